@@ -1,0 +1,52 @@
+"""Workload and Slo: what the deployment will be asked to do, and what its users were promised."""
+
+from dataclasses import dataclass
+
+from planner.errors import InputError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A steady load of similar requests.
+
+    input_tokens       prompt length, mean  [tokens]
+    output_tokens      generated length, mean  [tokens]
+    concurrency        requests in flight, kept constant (closed loop); None means as many as the KV cache holds  [requests]
+    request_rate       arrivals (open loop) instead of a fixed concurrency  [requests/s]
+    prefix_hit_ratio   share of prompt tokens found in the prefix cache  [ratio]
+    """
+
+    input_tokens: int = 1024
+    output_tokens: int = 1024
+    concurrency: int | None = None
+    request_rate: float | None = None
+    prefix_hit_ratio: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, least in (("input_tokens", 1), ("output_tokens", 1), ("concurrency", 1)):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < least):
+                raise InputError(name, value, f"an integer of at least {least}")
+        if self.request_rate is not None and not self.request_rate > 0:
+            raise InputError("request_rate", self.request_rate, "a number above 0")
+        if self.concurrency is not None and self.request_rate is not None:
+            raise InputError("request_rate", self.request_rate, "either a concurrency or a request rate, not both")
+        if not 0 <= self.prefix_hit_ratio < 1:
+            raise InputError("prefix_hit_ratio", self.prefix_hit_ratio, "a ratio from 0 to below 1")
+
+    @property
+    def tokens(self) -> int:
+        """Length of one request at its end  [tokens]."""
+        return self.input_tokens + self.output_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slo:
+    """The latencies promised to users; None where nothing was promised.
+
+    ttft_s  time to first token  [s]
+    tpot_s  time per output token  [s]
+    """
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
