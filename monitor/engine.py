@@ -1,0 +1,106 @@
+"""A real vLLM server, run in an interpreter of its own: started, awaited, and ended with everything it spawned."""
+
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from monitor.scrape import scrape
+
+INTERPRETER = Path(__file__).resolve().parent.parent / ".venv-engine" / "bin" / "python"  # what `make engine` installs
+QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}  # the engine asks nobody for anything
+
+
+class EngineError(RuntimeError):
+    """The engine ended, or was still silent after the patience given; the message ends with its last words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """One vLLM server, as it is to be started.
+
+    model    folder with a config.json and a tokenizer
+    port     where it listens, on this machine only  [TCP port]
+    flags    vLLM's own, by their names in Python: {"max_model_len": 2048, "enforce_eager": True}
+    python   the interpreter that vLLM is installed in
+    """
+
+    model: Path
+    port: int
+    flags: Mapping[str, str | float | bool] = field(default_factory=dict)
+    python: Path = INTERPRETER
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def command(self) -> list[str]:
+        """What is run. The module, and not `vllm serve`: the CPU build has no such command."""
+        here = {"model": str(self.model), "host": "127.0.0.1", "port": self.port}
+        return [str(self.python), "-m", "vllm.entrypoints.openai.api_server", *arguments(here | dict(self.flags))]
+
+
+def arguments(flags: Mapping[str, str | float | bool]) -> list[str]:
+    """Flags as vLLM's command line spells them.
+
+    >>> arguments({"max_model_len": 2048, "enforce_eager": True, "enable_prefix_caching": False})
+    ['--max-model-len', '2048', '--enforce-eager', '--no-enable-prefix-caching']
+    """
+    words = []
+    for name, value in flags.items():
+        option = name.replace("_", "-")
+        words += (
+            [f"--no-{option}"] if value is False else [f"--{option}"] if value is True else [f"--{option}", str(value)]
+        )
+    return words
+
+
+@contextmanager
+def serving(engine: Engine, *, patience: float = 240) -> Iterator[str]:
+    """Run the engine for the length of a `with`, which gets its URL once it answers; then end its whole process group.
+
+    Raises EngineError when it ends, or says nothing on /metrics, within the patience [s].
+    """
+    # The CPU build's own setting of the pool would override kv_cache_memory_bytes, the flag that every build knows.
+    environment = {name: value for name, value in os.environ.items() if name != "VLLM_CPU_KVCACHE_SPACE"} | QUIET
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(
+            engine.command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            _await(engine, process, log, patience)
+            yield engine.url
+        finally:
+            _end(process)
+
+
+def _await(engine: Engine, process: subprocess.Popen[bytes], log: IO[str], patience: float) -> None:
+    """Return when /metrics can be read."""
+    deadline = time.monotonic() + patience
+    while not scrape(engine.url, timeout=5).ok:
+        if process.poll() is not None:
+            raise EngineError(f"vLLM ended with status {process.returncode} before it served:\n{_last_words(log)}")
+        if time.monotonic() > deadline:
+            raise EngineError(f"vLLM did not serve {engine.url} within {patience:.0f} s:\n{_last_words(log)}")
+        time.sleep(0.5)
+
+
+def _last_words(log: IO[str], lines: int = 20) -> str:
+    log.seek(0)
+    return "".join(log.readlines()[-lines:])
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ask the group to end, give it 10 s, then kill what is left of it."""
+    for request in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, request)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=10)
