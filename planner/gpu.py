@@ -77,8 +77,8 @@ def gpu_named(name: str, own: Sequence[Gpu] = ()) -> Gpu:
     for device in own:
         if plain(name) in _names(device):
             return device
-    if device := _by_name().get(plain(name)):
-        return device
+    if plain(name) in _by_name():
+        return _by_name()[plain(name)]
     known = [device.name for device in (*own, *gpus())]
     near = [each for each in known if plain(name) and plain(name) in plain(each)]
     near = near or get_close_matches(name, known, n=4, cutoff=0.4) or known
@@ -111,7 +111,7 @@ _KEYS = frozenset({*_TEXT, "name", "aliases", "memory_gib", "memory_bandwidth_gb
 
 
 def gpu_from(entry: Mapping[str, Any]) -> Gpu:
-    """A device from one table in the catalog's format (see planner.catalog): GiB, GB/s and TFLOP/s become bytes and FLOP/s.
+    """A device from one table in the catalog's format (see planner.catalog), in base units.
 
     Needs name, memory_gib (a number, or [least, middle, most]), memory_bandwidth_gb_s and peak_tflops with bfloat16.
     Raises InputError naming the key.
@@ -125,7 +125,7 @@ def gpu_from(entry: Mapping[str, Any]) -> Gpu:
             raise InputError(f"{where}.{key}", entry[key], "one of " + ", ".join(sorted(_KEYS)))
     text = {key: _text(entry, key, where, default) for key, default in _TEXT.items()}
     low, middle, high = _memory(entry, where)
-    peaks = _flops(entry, "peak_tflops", where)
+    peaks, measured = _flops(entry, "peak_tflops", where), entry.get("measured_gb_s")
     if "bfloat16" not in peaks:
         raise InputError(f"{where}.peak_tflops", entry.get("peak_tflops"), "a table with at least bfloat16, in TFLOP/s")
     return Gpu(
@@ -143,9 +143,7 @@ def gpu_from(entry: Mapping[str, Any]) -> Gpu:
         tdp=None if "tdp_w" not in entry else _positive(entry["tdp_w"], f"{where}.tdp_w", "W"),
         source=", read ".join(filter(None, (text["source"], str(entry.get("date", ""))))),
         measured_flops=_flops(entry, "measured_tflops", where),
-        measured_bandwidth=(
-            _positive(entry["measured_gb_s"], f"{where}.measured_gb_s", "GB/s") * GB if "measured_gb_s" in entry else None
-        ),
+        measured_bandwidth=None if measured is None else _positive(measured, f"{where}.measured_gb_s", "GB/s") * GB,
         note=text["note"],
         aliases=tuple(str(alias) for alias in entry.get("aliases", ())),
     )
@@ -178,7 +176,7 @@ def _memory(entry: Mapping[str, Any], where: str) -> tuple[int, int, int]:
         return total, total, total
     given = entry.get("memory_gib")
     sizes = given if isinstance(given, list) and len(given) == 3 else [given] * 3
-    low, middle, high = (int(_positive(size, f"{where}.memory_gib", "GiB, as torch reports it") * GIB) for size in sizes)
+    low, middle, high = (int(_positive(size, f"{where}.memory_gib", "GiB as torch reports") * GIB) for size in sizes)
     if not low <= middle <= high:
         raise InputError(f"{where}.memory_gib", given, "[least, middle, most] in this order")
     return low, middle, high

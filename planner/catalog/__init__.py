@@ -1,7 +1,8 @@
 """Facts with source and date, one JSON object a line: gpus.jsonl, prices.jsonl and the models.
 
-gpus.jsonl    memory_gib: [least, middle, most] of what drivers report to torch, not the marketing size; memory_bandwidth_gb_s
-              and link_gb_s (one direction) in GB/s; peak_tflops: dense matrix peaks; measured_*: what a large product reached.
+gpus.jsonl    memory_gib: [least, middle, most] of what drivers report to torch, not the marketing size;
+              memory_bandwidth_gb_s and link_gb_s (one direction) in GB/s; peak_tflops: dense matrix peaks;
+              measured_tflops and measured_gb_s: what a large product and a large copy reached.
 prices.jsonl  usd_per_gpu_hour as quoted, without commitment unless `kind` says otherwise.
 """
 
