@@ -10,7 +10,7 @@ ENGINE ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo gpu || echo cpu)
 PYTHON := .venv/bin/python
 ENGINE_PYTHON := .venv-engine/bin/python
 BASE_PYTHON = $(shell for p in python3.11 python3; do \
-	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
 help:  ## list these commands
@@ -41,7 +41,7 @@ demo: setup engine  ## a real vLLM with a tiny random model under load, and the 
 
 $(PYTHON) $(ENGINE_PYTHON):
 	@test -n "$(BASE_PYTHON)" || { echo "This needs Python 3.11 or newer, and found: \
-	$$(python3 --version 2>&1 || echo no python3)." >&2; exit 1; }
+	$$(python3 --version 2>/dev/null || echo no python3)." >&2; exit 1; }
 	$(BASE_PYTHON) -m venv $(@:/bin/python=)
 
 .venv/.app: requirements.txt | $(PYTHON)
