@@ -66,8 +66,10 @@ def arguments(flags: Mapping[str, str | float | bool]) -> list[str]:
 def serving(engine: Engine, *, patience: float = 240) -> Iterator[str]:
     """Run the engine for the length of a `with`, which gets its URL once it answers; then end its whole process group.
 
-    Raises EngineError when it ends, or says nothing on /metrics, within the patience [s].
+    Raises EngineError where the port is taken, or the engine ends or says nothing on /metrics within the patience [s].
     """
+    if scrape(engine.url, timeout=1).ok:
+        raise EngineError(f"something serves {engine.url} already")
     # The CPU build's own setting of the pool would override kv_cache_memory_bytes, the flag that every build knows.
     environment = {name: value for name, value in os.environ.items() if name != "VLLM_CPU_KVCACHE_SPACE"} | QUIET
     with tempfile.TemporaryFile("w+") as log:
