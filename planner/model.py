@@ -17,6 +17,7 @@ class Attention:
     attention_chunk_size  chunk a query sees, None for all (Llama 4)  [tokens]
     kv_shared             reads another layer's cache and stores nothing (Gemma 3n)
     cross                 attends to the encoder's output (encoder-decoder)
+    indexer               a second cache by which sparse attention picks its blocks (MiniMax-M3), or None
     """
 
     num_attention_heads: int
@@ -27,6 +28,7 @@ class Attention:
     attention_chunk_size: int | None = None
     kv_shared: bool = False
     cross: bool = False
+    indexer: "Indexer | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,32 @@ class MLA:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CompressedAttention:
+    """One shared key-value vector a token in a sliding window, and beyond it one for each group of tokens (DeepSeek-V4).
+
+    num_attention_heads  query heads  [heads]
+    q_lora_rank          rank of the query projection  [elements]
+    o_lora_rank          rank of the output projection, of each of o_groups  [elements]
+    o_groups             groups the output projection is cut into  [groups]
+    head_dim             size of the shared vector  [elements]
+    qk_rope_head_dim     its rotary part  [elements]
+    sliding_window       recent tokens kept one by one  [tokens]
+    compress_ratio       older tokens merged into one vector; 0 where the layer only has its window  [tokens]
+    indexer              picks compressed vectors, where the layer has that many, or None
+    """
+
+    num_attention_heads: int
+    q_lora_rank: int
+    o_lora_rank: int
+    o_groups: int
+    head_dim: int
+    qk_rope_head_dim: int
+    sliding_window: int
+    compress_ratio: int
+    indexer: Indexer | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recurrent:
     """A layer whose state has a fixed size for each sequence (Mamba, gated linear attention, short convolution).
 
@@ -87,7 +115,7 @@ class Recurrent:
     inner_size: int
 
 
-Mixer = Attention | MLA | Recurrent
+Mixer = Attention | MLA | CompressedAttention | Recurrent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
