@@ -138,19 +138,15 @@ def _near(name: str) -> list[str]:
 
 
 def _merged(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of `config` with `changes` laid over it; None removes a key.
+    """A copy of `config` with `changes` laid over it, key by key in nested parts.
 
     >>> _merged({"a": 1, "text_config": {"b": 2, "c": 3}}, {"a": None, "text_config": {"b": 4}})
-    {'text_config': {'b': 4, 'c': 3}}
+    {'a': None, 'text_config': {'b': 4, 'c': 3}}
     """
     merged = dict(config)
     for key, value in changes.items():
-        if value is None:
-            merged.pop(key, None)
-        elif isinstance(value, Mapping) and isinstance(merged.get(key), Mapping):
-            merged[key] = _merged(merged[key], value)
-        else:
-            merged[key] = value
+        whole = key == "quantization_config" or not isinstance(value, Mapping) or not isinstance(merged.get(key), Mapping)
+        merged[key] = value if whole else _merged(merged[key], value)
     return merged
 
 
