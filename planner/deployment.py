@@ -3,6 +3,7 @@
 import re
 import shlex
 from dataclasses import dataclass, fields
+from functools import cache
 
 from planner.errors import InputError
 from planner.gpu import Gpu
@@ -11,6 +12,7 @@ from planner.units import GIB
 LATEST = "0.32.0"
 
 
+@cache
 def version_tuple(version: str) -> tuple[int, int, int]:
     """The numeric part of a vLLM version.
 

@@ -1,0 +1,336 @@
+"""MemoryBudget: what one rank's memory is spent on before the first request, and what is left for the KV cache.
+
+`gpu_memory_utilization` is a share of the device's TOTAL memory as the driver reports it to torch (79.2 GiB on an
+H100 of 80 GB), not of the marketing size and not of what is free. What other processes hold lies in the share that was
+not requested; the engine refuses to start when the free memory is less than the request.
+
+    requested    = ceil(total × gpu_memory_utilization)
+    available_kv = requested − weights − activation − non_torch − cuda_graph (from 0.21 on)
+
+Constants are fitted by scripts/fit_memory.py on published start-up logs and live in memory_constants.json.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from planner.deployment import Deployment, version_tuple
+from planner.gpu import Gpu
+from planner.model import Mlp, ModelSpec, Moe
+from planner.units import GIB, memory
+
+CONSTANTS: dict[str, Any] = json.loads((Path(__file__).parent / "memory_constants.json").read_text(encoding="utf-8"))
+
+_GRAPHS_CHARGED = (0, 21, 0)  # the release from which the estimate is taken off the KV pool
+_GRAPHS_CHARGED_ROCM = (0, 26, 0)
+_MOE_WORKSPACE_KEPT = (0, 17, 0)  # from here on the experts' workspace outlives the forward pass
+_LARGEST_MOE_CHUNK = 32_768  # tokens the experts take at once (VLLM_FUSED_MOE_CHUNK_SIZE)
+_INTEGRATED = ((8, 7), (11, 0), (12, 1))  # compute capabilities of Orin, Thor and GB10: memory shared with the host
+_CONTEXT = {
+    "one": 0.5,
+    "many": 1.6,
+}  # GiB in use when the engine looks first: CUDA context, NCCL (logs of 0.19 to 0.28)
+_CPU_PROCESS = 1.2  # GiB a CPU worker holds besides the weights (vLLM 0.32, a 4-layer model, 2026-11-29)
+_CPU_SPACE_BEFORE = 4  # GiB, the CPU backend's default pool before utilisation applied to it
+
+
+class Part(NamedTuple):
+    """One term of the budget, with the range in which it was seen.
+
+    name   weights, activation, non_torch, cuda_graph, other_processes, requested, total or available_kv
+    value  the middle  [bytes]
+    low    least  [bytes]
+    high   most  [bytes]
+    """
+
+    name: str
+    value: int
+    low: int
+    high: int
+
+    @property
+    def formula(self) -> str:
+        """How it is worked out, in words."""
+        return _EXPLAINED[self.name][0]
+
+    @property
+    def source(self) -> str:
+        """Where the formula and its constants come from."""
+        return _EXPLAINED[self.name][1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryBudget:
+    """One rank's memory, on the stage that leaves least for the KV cache.
+
+    utilization      share of the device's total that was requested  [ratio]
+    total            what the driver reports
+    requested        the share the engine may use
+    weights          of the binding rank
+    activation       the peak of the profiling pass beyond the weights
+    non_torch        communication buffers and kernels' workspaces outside torch's allocator
+    cuda_graph       what the captured graphs take
+    graphs_charged   the graphs are taken off the KV pool (else they come from the share not requested)
+    other_processes  held on the device by others
+    at_start         in use when the engine looks first, others included
+    available_kv     what is left for the KV cache
+    given            the KV pool was given outright, so the other terms do not decide it
+    """
+
+    utilization: float
+    total: Part
+    requested: Part
+    weights: Part
+    activation: Part
+    non_torch: Part
+    cuda_graph: Part
+    graphs_charged: bool
+    other_processes: Part
+    at_start: Part
+    available_kv: Part
+    given: bool
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What the request is spent on, the KV pool last."""
+        graphs = (self.cuda_graph,) if self.graphs_charged else ()
+        return (self.weights, self.activation, self.non_torch, *graphs, self.available_kv)
+
+    @property
+    def unreserved(self) -> int:
+        """What the engine leaves to others, its own CUDA context and, before 0.21, its graphs  [bytes]."""
+        return max(0, self.total.value - sum(part.value for part in self.parts))
+
+    @property
+    def failure(self) -> str:
+        """Why the engine would stop before it has a KV cache, empty when it has one."""
+        if not self.given and self.total.value - self.at_start.value < self.requested.value:
+            free = memory(max(0, self.total.value - self.at_start.value))
+            return f"only {free} is free at start, less than the {memory(self.requested.value)} requested."
+        if self.given:
+            room = self.total.value - self.at_start.value - self.weights.value - self.activation.value
+            if self.available_kv.value > room:
+                return f"the KV cache of {memory(self.available_kv.value)} does not fit beside weights and activations."
+        elif self.weights.value >= self.requested.value:
+            return f"the weights alone, {memory(self.weights.value)} a rank, exceed the {memory(self.requested.value)} requested."
+        elif self.available_kv.value <= 0:
+            return f"nothing of the {memory(self.requested.value)} requested is left for the KV cache."
+        return ""
+
+    @property
+    def highest_utilization(self) -> float:
+        """The largest gpu_memory_utilization the free memory allows, to two digits  [ratio]."""
+        return max(0.0, math.floor((self.total.value - self.at_start.value) / self.total.value * 100) / 100)
+
+
+def memory_budget(model: ModelSpec, deployment: Deployment, weight_bytes: int | Sequence[int]) -> MemoryBudget:
+    """The budget of the rank that leaves least for the KV cache.
+
+    weight_bytes  of one rank, or of one rank of each pipeline stage in order  [bytes]
+    """
+    stages = (weight_bytes,) if isinstance(weight_bytes, int) else tuple(weight_bytes)
+    budgets = [_stage(model, deployment, size, last=stage == len(stages) - 1) for stage, size in enumerate(stages)]
+    return min(budgets, key=lambda budget: budget.available_kv.value)
+
+
+def _stage(model: ModelSpec, deployment: Deployment, weight_bytes: int, last: bool) -> MemoryBudget:
+    gpu, utilization = deployment.gpu, deployment.utilization
+    total = Part("total", gpu.memory, gpu.memory_low, gpu.memory_high)
+    requested = Part("requested", *(math.ceil(size * utilization) for size in total[1:]))
+    weights = _around("weights", weight_bytes, 0.005)
+    activation = _around("activation", activation_bytes(model, deployment, last), CONSTANTS["activation_error"])
+    non_torch, graphs = _non_torch(deployment), _cuda_graph(model, deployment)
+    spent = (weights, activation, non_torch, graphs) if _charged(deployment) else (weights, activation, non_torch)
+    given = _given(deployment, requested.value - weight_bytes)
+    return MemoryBudget(
+        utilization=utilization,
+        total=total,
+        requested=requested,
+        weights=weights,
+        activation=activation,
+        non_torch=non_torch,
+        cuda_graph=graphs,
+        graphs_charged=_charged(deployment),
+        other_processes=_exactly("other_processes", deployment.other_memory),
+        at_start=_exactly("at_start", deployment.other_memory + _context(deployment)),
+        available_kv=_left(requested, spent) if given is None else _exactly("available_kv", given),
+        given=given is not None,
+    )
+
+
+def _left(requested: Part, spent: Sequence[Part]) -> Part:
+    """What is left, never below nothing; independent errors add as squares."""
+    value = requested.value - sum(part.value for part in spent)
+    worse = math.hypot(requested.value - requested.low, *(part.high - part.value for part in spent))
+    better = math.hypot(requested.high - requested.value, *(part.value - part.low for part in spent))
+    return Part("available_kv", *(max(0, size) for size in (value, value - int(worse), value + int(better))))
+
+
+def _given(deployment: Deployment, without_weights: int) -> int | None:
+    """A KV pool that was not worked out from the budget: --kv-cache-memory-bytes, or the CPU backend's  [bytes]."""
+    if deployment.kv_cache_memory_bytes is not None:
+        return deployment.kv_cache_memory_bytes
+    if not deployment.gpu.is_cpu:
+        return None
+    if deployment.cpu_kvcache_space is not None:
+        return int(deployment.cpu_kvcache_space * GIB)
+    if deployment.version < _GRAPHS_CHARGED:
+        return _CPU_SPACE_BEFORE * GIB
+    return max(0, without_weights - int(_CPU_PROCESS * GIB))
+
+
+def activation_bytes(model: ModelSpec, deployment: Deployment, last: bool = True) -> float:
+    """The peak of the profiling pass beyond the weights: the sampler's or the forward pass's, whichever is more  [bytes].
+
+    With S = min(max_num_seqs, T), T = max_num_batched_tokens, V = vocabulary, H = hidden size, I = intermediate size:
+        sampler = a · S·V·4 + b · T·H·2 + c              a, b, c by release; only on the last pipeline stage
+        forward = T · 2 · (3·I/TP + h·H)                 gate and up, their product; 2.5 instead of 3 for 8-bit activations
+        experts = T · top_k · 2 · (max(I/TP, H) + max(2·I/TP, H))
+    """
+    tokens = deployment.step_tokens
+    seqs = min(deployment.step_seqs, tokens)
+    dense, experts = _widths(model, deployment)
+    stream = tokens * model.hidden_size * 2
+    experts *= min(tokens, _LARGEST_MOE_CHUNK) * 2
+    forward = tokens * 2 * dense + CONSTANTS["forward"]["hidden"] * stream + experts
+    law = _sampler_law(deployment.version)
+    logits = seqs * model.vocab_size * 4
+    sampler = (law["logits"] * logits + law["hidden"] * stream + law["gib"] * GIB) if last else 0.0
+    if deployment.version >= _MOE_WORKSPACE_KEPT:
+        sampler += experts
+    if deployment.num_speculative_tokens and last:
+        sampler += CONSTANTS["speculative_logits"] * logits
+    return max(sampler, forward) + (CONSTANTS["vision_gib"] * GIB if "vision_config" in model.wrapper else 0.0)
+
+
+def _widths(model: ModelSpec, deployment: Deployment) -> tuple[float, float]:
+    """The widest dense layer's intermediate elements a token and rank, and the experts' workspace elements a token."""
+    ranks = deployment.tensor_parallel_size
+    kept = 2.5 if _eight_bit_activations(model) else 3.0
+    dense, experts, previous = 0.0, 0.0, None
+    for layer in model.layers:
+        if layer.mlp is previous or layer.mlp is None:
+            continue
+        previous = layer.mlp
+        if isinstance(previous, Mlp):
+            dense = max(dense, kept * previous.intermediate_size / ranks)
+        else:
+            dense = max(dense, kept * previous.shared_intermediate_size / ranks)
+            experts = max(experts, _workspace(previous, model, deployment))
+    return dense, experts
+
+
+def _workspace(moe: Moe, model: ModelSpec, deployment: Deployment) -> float:
+    if model.quantization_config.get("quant_method") == "mxfp4":
+        return 0.0  # its kernels bring their own
+    width = moe.moe_intermediate_size
+    if not deployment.enable_expert_parallel:
+        width /= deployment.tensor_parallel_size
+    return moe.num_experts_per_tok * (max(width, model.hidden_size) + max(2 * width, model.hidden_size))
+
+
+def _eight_bit_activations(model: ModelSpec) -> bool:
+    method = model.quantization_config.get("quant_method")
+    if method == "compressed-tensors":
+        groups = model.quantization_config.get("config_groups") or {}
+        return any((group.get("input_activations") or {}).get("num_bits") == 8 for group in groups.values())
+    return method in ("fp8", "fbgemm_fp8", "modelopt")
+
+
+@cache
+def _sampler_law(version: tuple[int, int, int]) -> dict[str, float]:
+    return [law for law in CONSTANTS["sampler"] if version_tuple(law["from"]) <= version][-1]
+
+
+@cache
+def _non_torch_law(version: tuple[int, int, int], device: str, ranks: str) -> tuple[int, int, int]:
+    laws = [
+        law
+        for law in CONSTANTS["non_torch_gib"]
+        if law["device"] == device and law["ranks"] == ranks and version_tuple(law["from"]) <= version
+    ]
+    return tuple(int(laws[-1][key] * GIB) for key in ("middle", "low", "high"))  # type: ignore[return-value]
+
+
+def _non_torch(deployment: Deployment) -> Part:
+    if deployment.gpu.is_cpu:
+        return _exactly("non_torch", 0)
+    middle, low, high = _non_torch_law(deployment.version, device_class(deployment.gpu), _ranks(deployment))
+    return Part("non_torch", middle, low, high)
+
+
+def device_class(gpu: Gpu) -> str:
+    """How a device keeps memory outside torch: amd, unified (shared with the host), hopper (and later servers) or other."""
+    if gpu.vendor == "amd":
+        return "amd"
+    if gpu.compute_capability in _INTEGRATED:
+        return "unified"
+    return "hopper" if gpu.compute_capability in ((9, 0), (10, 0), (10, 3)) else "other"
+
+
+def _ranks(deployment: Deployment) -> str:
+    return "many" if deployment.tensor_parallel_size * deployment.pipeline_parallel_size > 1 else "one"
+
+
+def _context(deployment: Deployment) -> int:
+    return 0 if deployment.gpu.is_cpu else int(_CONTEXT[_ranks(deployment)] * GIB)
+
+
+def _charged(deployment: Deployment) -> bool:
+    if deployment.enforce_eager or deployment.gpu.is_cpu:
+        return False
+    return deployment.version >= (_GRAPHS_CHARGED_ROCM if deployment.gpu.vendor == "amd" else _GRAPHS_CHARGED)
+
+
+def graph_sizes(deployment: Deployment) -> int:
+    """Batch sizes captured: 1, 2, 4, then steps of 8 below 256, steps of 16 up to min(2 · max_num_seqs, 512)  [sizes].
+
+    The ceiling is 1,024 on Blackwell in 0.32 (vllm/config/vllm.py).
+    """
+    blackwell = (deployment.gpu.compute_capability or (0, 0))[0] in (10, 12) and deployment.version >= (0, 30, 0)
+    widest = 2 * deployment.step_seqs * (1 + deployment.num_speculative_tokens)
+    top = min(widest, 1_024 if blackwell else 512, deployment.step_tokens)
+    return sum(size <= top for size in (1, 2, 4)) + min(top, 255) // 8 + max(0, top - 240) // 16
+
+
+def _cuda_graph(model: ModelSpec, deployment: Deployment) -> Part:
+    if deployment.enforce_eager or deployment.gpu.is_cpu:
+        return _exactly("cuda_graph", 0)
+    law = CONSTANTS["graphs"]
+    layers = math.ceil(model.num_hidden_layers / deployment.pipeline_parallel_size)
+    size = law["first_gib"] + law["layer_size_gib"] * layers * graph_sizes(deployment)
+    if any(isinstance(layer.mlp, Moe) for layer in model.layers[-1:]):
+        size += law["moe_gib"]
+    return _around("cuda_graph", size * GIB, law["error"])
+
+
+def _around(name: str, value: float, error: float) -> Part:
+    return Part(name, math.ceil(value), int(value * (1 - error)), math.ceil(value * (1 + error)))
+
+
+def _exactly(name: str, value: int) -> Part:
+    return Part(name, value, value, value)
+
+
+_FIT = f"fitted {CONSTANTS['fitted']} on published vLLM start-up logs (scripts/fit_memory.py)"
+_EXPLAINED = {
+    "total": ("what the driver reports to torch", "the device's entry in the catalog"),
+    "requested": ("ceil(total × gpu_memory_utilization)", "vLLM 0.32 v1/worker/utils.py request_memory"),
+    "weights": ("parameters of the rank × their bytes, quantisation and replicas included", "config.json"),
+    "activation": (
+        "max(a · S·V·4 + b · T·H·2 + c, T · 2 · (3·I/TP + h·H)), experts' workspace and image encoder added",
+        _FIT,
+    ),
+    "non_torch": ("by release, device class and whether ranks talk to each other", _FIT),
+    "cuda_graph": ("first graph + layers × captured sizes, experts added; charged from vLLM 0.21 on", _FIT),
+    "other_processes": ("as stated; lies in the share not requested", "the deployment's other_memory"),
+    "at_start": ("other processes + CUDA context + NCCL", "free memory at start in logs of vLLM 0.19 to 0.28"),
+    "available_kv": (
+        "requested − weights − activation − non_torch − cuda_graph, or as given",
+        "vLLM 0.32 v1/worker/gpu_worker.py determine_available_memory",
+    ),
+}
