@@ -76,6 +76,15 @@ def parse(text: str) -> Page:
     return Page(samples, help_texts, bad_count, tuple(bad_lines))
 
 
+def has_samples(text: str) -> bool:
+    """Whether any line reads as a sample.
+
+    >>> has_samples("<html>"), has_samples("# a comment\\nup 1")
+    (False, True)
+    """
+    return any(match[1] and _value(match[3]) is not None for match in _LINE.finditer(text))
+
+
 @lru_cache(maxsize=16_384)
 def _labels(text: str) -> dict[str, str] | None:
     """The labels between the braces, or None when they do not read. Cached: the same series come back each scrape."""

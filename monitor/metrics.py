@@ -19,8 +19,8 @@ OPEN: Version = (999, 0, 0)
 class Metric(NamedTuple):
     """One thing vLLM reports: our key, what it counts, its unit, and its names on the wire, newest first.
 
-    `spans` are the first and last release of each name. `label` names the label that splits it (reason, source, …).
-    `needs` is the flag or feature without which it is absent. `scope` is "engine", or "server" when said once a process.
+    `spans` are each name's first and last release. `label` names the label that splits it (reason, source, …).
+    `needs` is what it takes to be reported (a flag, a feature). `scope` is "engine", or "server" for what is said once.
     """
 
     key: str
@@ -94,7 +94,7 @@ KV_TOKEN_USAGE = _gauge("kv_token_usage", "ratio", "kv_cache_token_usage_perc", 
 SWAPPED = _gauge("swapped", "requests", "num_requests_swapped 0.2.7-0.9.0", "Requests swapped to CPU memory")
 CPU_KV_USAGE = _gauge("cpu_kv_usage", "ratio", "cpu_cache_usage_perc 0.2.7-0.9.0", "CPU swap blocks in use")
 PREFIX_HIT_RATE = _gauge("prefix_hit_rate", "ratio", "gpu_prefix_cache_hit_rate 0.5.5-0.9.0", "Prefix hits, averaged")
-CPU_PREFIX_HIT_RATE = _gauge("cpu_prefix_hit_rate", "ratio", "cpu_prefix_cache_hit_rate 0.5.5-0.9.0", "Same, on the CPU")
+CPU_PREFIX_HIT_RATE = _gauge("cpu_prefix_hit_rate", "ratio", "cpu_prefix_cache_hit_rate 0.5.5-0.9.0", "On the CPU")
 AVG_PROMPT_RATE = _gauge("avg_prompt_tokens_per_s", "tokens/s", "avg_prompt_throughput_toks_per_s 0.2.7-0.6.6",
                          "Prefill rate, as the engine averages")
 AVG_OUTPUT_RATE = _gauge("avg_output_tokens_per_s", "tokens/s", "avg_generation_throughput_toks_per_s 0.2.7-0.6.6",
@@ -112,7 +112,7 @@ START_TIME = _gauge("process_start_time_s", "s", "process_start_time_seconds", "
 RESIDENT_MEMORY = _gauge("process_resident_bytes", "bytes", "process_resident_memory_bytes", "Of the server", **_SERVER)
 
 # How much since the start
-PREEMPTIONS = _counter("preemptions_total", "preemptions", "num_preemptions_total 0.4.3", "Requests put back in the queue")
+PREEMPTIONS = _counter("preemptions_total", "preemptions", "num_preemptions_total 0.4.3", "Requests thrown back")
 PROMPT_TOKENS = _counter("prompt_tokens_total", "tokens", "prompt_tokens_total 0.3.3", "Prompt tokens, cached ones too")
 GENERATION_TOKENS = _counter("generation_tokens_total", "tokens", "generation_tokens_total 0.3.3", "Tokens generated")
 PREFIX_QUERIES = _counter("prefix_queries_total", "tokens",
@@ -201,12 +201,12 @@ MAX_CONCURRENCY = _config("kv_cache_max_concurrency", "requests", "kv_cache_max_
 ATTENTION_BLOCK = _config("effective_attention_block_size", "tokens", "effective_attention_block_size 0.31.0",
                           "Tokens a block of full attention")
 BLOCKS_OVERRIDE = _config("num_gpu_blocks_override", "blocks", "num_gpu_blocks_override 0.3.3", "Blocks set by hand")
-UTILIZATION = _config("gpu_memory_utilization", "ratio", "gpu_memory_utilization 0.3.3", "Share of the GPU's memory")
+UTILIZATION = _config("gpu_memory_utilization", "ratio", "gpu_memory_utilization", "Share of the GPU's memory")
 KV_MEMORY = _config("kv_cache_memory_bytes", "bytes", "kv_cache_memory_bytes 0.10.2", "KV memory set by hand")
-PREFIX_CACHING = _config("enable_prefix_caching", "flag", "enable_prefix_caching 0.4.3", "On or off")
+PREFIX_CACHING = _config("enable_prefix_caching", "flag", "enable_prefix_caching", "On or off")
 SLIDING_WINDOW = _config("sliding_window", "tokens", "sliding_window 0.3.3", "How far a layer looks back")
 NUM_CPU_BLOCKS = _config("num_cpu_blocks", "blocks", "num_cpu_blocks 0.3.3", "Blocks of CPU swap")
-OFFLOADING_SIZE = _config("kv_offloading_size", "GiB", "kv_offloading_size 0.12.0", "Offload tier")
+OFFLOADING_SIZE = _config("kv_offloading_size", "GiB", "kv_offloading_size", "Offload tier")
 # fmt: on
 
 HISTOGRAMS = tuple(metric for metric in METRICS if metric.kind == "histogram")

@@ -1,0 +1,105 @@
+"""The command line of the monitor.
+
+python -m monitor snapshot URL [--seconds S] [--json]
+python -m monitor read FILE.prom [LATER.prom --seconds S] [--json]
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from monitor import reading, report
+from monitor.scrape import TIMEOUT, engine_version, scrape
+from monitor.snapshot import Snapshot
+from monitor.window import Window, window
+from planner.errors import InputError
+
+
+class _UnreadableError(Exception):
+    """Why there is no page, in one line."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; 0 when it could be answered, 2 when not, with one line on stderr."""
+    options = _parser().parse_args(arguments)
+    command: Callable[[argparse.Namespace], None] = options.command
+    try:
+        command(options)
+    except (_UnreadableError, InputError) as error:
+        print(f"monitor: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        sys.stderr.close()
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m monitor", description="What a running vLLM server says.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    live = commands.add_parser("snapshot", help="read a server's metrics once, or twice for rates")
+    live.add_argument("url", help="http://host:8000, with or without /metrics")
+    live.add_argument(
+        "--seconds", type=float, metavar="S", help="read again after S seconds and show what happened between"
+    )
+    live.add_argument(
+        "--timeout", type=float, default=TIMEOUT, metavar="S", help="wait at most S seconds (default %(default)s)"
+    )
+    live.set_defaults(command=_snapshot)
+
+    files = commands.add_parser("read", help="the same from saved pages")
+    files.add_argument("file", type=Path, help="a saved /metrics page")
+    files.add_argument("later", type=Path, nargs="?", help="a page of the same server, saved later")
+    files.add_argument("--seconds", type=float, metavar="S", help="how much later")
+    files.set_defaults(command=_read)
+
+    for command in (live, files):
+        command.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def _snapshot(options: argparse.Namespace) -> None:
+    if options.seconds is not None and not options.seconds > 0:
+        raise InputError("--seconds", options.seconds, "a time above 0")
+    version = engine_version(options.url)
+    first = _scraped(options, version)
+    if options.seconds is None:
+        return _show(options, first)
+    time.sleep(options.seconds)
+    second = _scraped(options, version)
+    return _show(options, second, window(first, second))
+
+
+def _scraped(options: argparse.Namespace, version: str | None) -> Snapshot:
+    answer = scrape(options.url, options.timeout)
+    if not answer.ok:
+        raise _UnreadableError(f"{answer.url}: {answer.message} ({answer.state})")
+    return reading.read(answer.text, version=version, at=time.monotonic(), wall=time.time())
+
+
+def _read(options: argparse.Namespace) -> None:
+    if (options.later is None) != (options.seconds is None):
+        raise InputError("--seconds", options.seconds, "the time between two files, and only with two files")
+    first = _saved(options.file)
+    if options.later is None:
+        return _show(options, first)
+    second = _saved(options.later)
+    return _show(options, second, window(first, second, options.seconds))
+
+
+def _saved(path: Path) -> Snapshot:
+    try:
+        return reading.read(path.read_text(encoding="utf-8", errors="replace"))
+    except OSError as error:
+        raise _UnreadableError(f"{path}: {error.strerror}") from error
+
+
+def _show(options: argparse.Namespace, found: Snapshot, spanned: Window | None = None) -> None:
+    print(json.dumps(report.as_json(found, spanned)) if options.json else report.as_text(found, spanned))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

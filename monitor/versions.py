@@ -1,0 +1,71 @@
+"""Which vLLM releases can have written a page, from the names on it."""
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from monitor.metrics import AVG_OUTPUT_RATE, METRICS, NEWEST, OPEN, Version, version
+
+LAST_V0: Version = (0, 11, 0)
+"""The last release whose source has the V0 engine."""
+
+_SPANS = {
+    (metric.key, rank): span for metric in METRICS for rank, span in enumerate(metric.spans) if metric.scope == "engine"
+}
+_ALWAYS_SINCE = {
+    (metric.key, rank): first
+    for metric in METRICS
+    for rank, (first, last) in enumerate(metric.spans)
+    if metric.scope == "engine" and last == OPEN and not metric.needs
+}
+"""Names that every V1 server writes from this release on."""
+
+
+class VersionRange(NamedTuple):
+    """The oldest and the newest release that fit, both included. As text in minor releases, or one exact release.
+
+    >>> str(VersionRange((0, 24, 0), (0, 30, 99))), str(VersionRange((0, 12, 0), (0, 12, 99)))
+    ('0.24-0.30', '0.12')
+    >>> str(VersionRange.exactly("0.32.0"))
+    '0.32.0'
+    """
+
+    low: Version
+    high: Version
+
+    @classmethod
+    def exactly(cls, text: str) -> "VersionRange":
+        return cls(version(text), version(text))
+
+    def __str__(self) -> str:
+        if self.low == self.high:
+            return ".".join(map(str, self.low))
+        low, high = (".".join(map(str, release[:2])) for release in self)
+        return low if low == high else f"{low}-{high}"
+
+
+def version_range(seen: Collection[tuple[str, int]], *, is_v0: bool, is_complete: bool) -> VersionRange | None:
+    """Releases with all the names seen and, for a complete page, none of those absent; None when there is none.
+
+    `seen` holds each metric's key with the rank of its name. A page that a proxy or Ray has thinned is not complete.
+    """
+    spans = [_SPANS[name] for name in seen if name in _SPANS]
+    low = max((first for first, _ in spans), default=(0, 0, 0))
+    high = min((*(last for _, last in spans), LAST_V0 if is_v0 else NEWEST))
+    if not low[1] or low > high:
+        return None
+    if is_complete and is_v0 and (AVG_OUTPUT_RATE.key, 0) not in seen:
+        low = max(low, _after(AVG_OUTPUT_RATE.last))
+    elif is_complete:
+        absent = (first for name, first in _ALWAYS_SINCE.items() if name not in seen and first > low)
+        high = min((high, *map(_before, absent)))
+    return VersionRange(low, max(low, high))
+
+
+def _before(release: Version) -> Version:
+    major, minor, patch = release
+    return (major, minor, patch - 1) if patch else (major, minor - 1, 99)
+
+
+def _after(release: Version) -> Version:
+    major, minor, _ = release
+    return major, minor + 1, 0
