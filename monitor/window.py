@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import nan
 
 from monitor import metrics
 from monitor.histogram import Histogram, Quantile
@@ -12,6 +13,9 @@ from planner.errors import InputError
 
 STALE_AFTER = 10.0
 """A busy engine counts tokens several times a second; the longest prefill step takes a few seconds  [s]."""
+
+SIBLING_SPREAD = 30.0
+"""API servers of one vLLM answer in turn and started some seconds apart; none is ready to be restarted so soon  [s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,13 +177,18 @@ def window(before: Snapshot, after: Snapshot, seconds: float | None = None) -> W
     seconds = after.at - before.at if seconds is None else seconds
     if not seconds > 0:
         raise InputError("seconds", seconds, "a time above 0 between the first page and the second")
-    start = metrics.START_TIME.key
-    new_process = before.server.get(start, 0) != after.server.get(start, 0) and start in before.server
+    new_process = _started(after) - _started(before) > SIBLING_SPREAD
     pairs = tuple(
         EngineWindow(before=then, after=now, seconds=seconds, has_restarted=new_process or any(_began_anew(then, now)))
         for then, now in _pairs(before, after)
     )
     return Window(before=before, after=after, seconds=seconds, engines=pairs)
+
+
+def _started(snapshot: Snapshot) -> float:
+    """When the process started, in Unix time, or nan."""
+    start = snapshot.server.get(metrics.START_TIME.key)
+    return start if isinstance(start, float) else nan
 
 
 def _pairs(before: Snapshot, after: Snapshot) -> Iterable[tuple[EngineSnapshot, EngineSnapshot]]:
