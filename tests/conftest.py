@@ -56,7 +56,7 @@ def real_engine(tiny_model: Path) -> Iterator[Callable[..., str]]:
     with ExitStack() as engines:
 
         @functools.cache
-        def url(kv_cache_dtype: str = "auto") -> str:
+        def started(kv_cache_dtype: str) -> str:
             flags = {
                 "served_model_name": "tiny",
                 "load_format": "dummy",
@@ -68,7 +68,7 @@ def real_engine(tiny_model: Path) -> Iterator[Callable[..., str]]:
             }
             return engines.enter_context(serving(Engine(model=tiny_model, port=free_port(), flags=flags)))
 
-        yield url
+        yield lambda kv_cache_dtype="auto": started(kv_cache_dtype)
 
 
 @pytest.fixture
