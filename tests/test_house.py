@@ -126,8 +126,9 @@ def test_nothing_heavy_is_loaded_by_planner_and_monitor() -> None:
     """As above, but for what imports import: proved in a fresh interpreter."""
     heavy = {*ENGINE, "streamlit", "pandas", "plotly", "matplotlib"}
     code = f"import sys, planner.plan, monitor.collector; print(*sorted({heavy!r} & set(sys.modules)))"
-    loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    report("planner.plan and monitor.collector load nothing heavy", loaded.split())
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    report("planner.plan and monitor.collector load nothing heavy", done.stdout.split())
 
 
 # Pages
@@ -140,16 +141,21 @@ def is_text(node: ast.expr) -> bool:
     )
 
 
-def arithmetic(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def arithmetic(path: Path, tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Line and code of what computes; a chart may divide by the unit of its axis."""
+    free = (ast.BitOr, ast.BitAnd, ast.Div) if path.name == "_charts.py" else (ast.BitOr, ast.BitAnd)
     for node in ast.walk(tree):
         match node:
-            case ast.BinOp(left, op, right) if not isinstance(op, ast.BitOr | ast.BitAnd):
-                if not (is_text(left) or is_text(right)):
-                    yield node.lineno, ast.unparse(node)
-            case ast.AugAssign(_, op, value) if not (isinstance(op, ast.BitOr | ast.BitAnd) or is_text(value)):
-                yield node.lineno, ast.unparse(node)
-            case ast.Call(ast.Name("sum" | "round" | "pow" | "divmod")):
-                yield node.lineno, ast.unparse(node)
+            case ast.BinOp(left, op, right):
+                computes = not (isinstance(op, free) or is_text(left) or is_text(right))
+            case ast.AugAssign(_, op, value):
+                computes = not (isinstance(op, free) or is_text(value))
+            case ast.Call(ast.Name(name)):
+                computes = name in {"sum", "round", "pow", "divmod"}
+            case _:
+                continue
+        if computes:
+            yield node.lineno, ast.unparse(node)
 
 
 def test_pages_hold_no_arithmetic() -> None:
@@ -158,7 +164,7 @@ def test_pages_hold_no_arithmetic() -> None:
         [
             f"{name_of(path)}:{line}: {code}"
             for path, tree in within("pages", "app.py")
-            for line, code in arithmetic(tree)
+            for line, code in arithmetic(path, tree)
         ],
     )
 
