@@ -66,7 +66,7 @@ def parse(text: str) -> Page:
             if labels is not None and value is not None:
                 add(Sample(name, labels, value))
                 continue
-            rest = f"{name}{{{label_text}}} {number}"
+            rest = f"{name}{{{label_text}}} {number}" if label_text else f"{name} {number}"
         elif helped:
             help_texts[helped] = help_text
         if rest:

@@ -305,7 +305,7 @@ def _notes(page: Page, versions: VersionRange | None, identities: int) -> Iterab
     if any("blocks" in text for text in helped) or (versions and versions.high < _TOKENS_SINCE):
         yield "prefix queries and hits are in blocks, not tokens (before 0.9.0)"
     if page.bad_count:
-        yield f"{page.bad_count:,} lines do not read, the first: {page.bad_lines[0]}"
+        yield f"unreadable lines: {page.bad_count:,}, the first: {page.bad_lines[0]}"
     if identities >= MAX_ENGINES:
         yield f"more than {MAX_ENGINES} engines on the page: the first are read"
 

@@ -78,7 +78,7 @@ sglang:token_usage{model_name="qwen"} 0.74
 sglang:prompt_tokens_total{model_name="qwen"} 4882260.0
 """,
     "tgi": "tgi_request_count 44\ntgi_queue_size 7\ntgi_batch_current_size 4\n",
-    "llamacpp": "llamacpp:prompt_tokens_total 1024\nllamacpp:kv_cache_usage_ratio 0.25\nllamacpp:requests_processing 1\n",
+    "llamacpp": "llamacpp:prompt_tokens_total 1024\nllamacpp:kv_cache_usage_ratio 0.25\nllamacpp:requests_deferred 1\n",
     "trtllm": 'trtllm_kv_cache_utilization{model_name="llama"} 0.62\ntrtllm_num_requests_running 3\n',
     "unknown": "node_load1 0.5\nnode_memory_free_bytes 1e9\n",
 }

@@ -1,4 +1,4 @@
-"""exposition.py against prometheus_client's own parser, and against what pages hold when they are not as they should be."""
+"""exposition.py against prometheus_client's own parser, and against pages that are not as they should be."""
 
 import math
 
@@ -54,7 +54,18 @@ def test_every_spelling_of_not_a_number(number: str) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["a", "a{b=1} 2", 'a{b="c} 2', 'a{b="c"', 'a{b="c"} 0,5', 'a{b="c"} 1 2 3 x', "<html>", "{} 1", "vllm:num_req", "\0"],
+    [
+        "a",
+        "a{b=1} 2",
+        'a{b="c} 2',
+        'a{b="c"',
+        'a{b="c"} 0,5',
+        'a{b="c"} 1 2 3 x',
+        "<html>",
+        "{} 1",
+        "vllm:num_req",
+        "\0",
+    ],
 )
 def test_one_bad_line_never_loses_the_page(line: str) -> None:
     read = parse(f"first 1\n{line}\nlast 2\n")

@@ -1,0 +1,173 @@
+"""python -m monitor: the commands as a user runs them."""
+
+import json
+import subprocess
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from monitor.__main__ import main
+from tests.recorded import OTHERS, PAGES, page
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    for name in PAGES:
+        (tmp_path / f"{name}.prom").write_text(page(name))
+    return tmp_path
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict:
+    assert main([*map(str, arguments), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert isinstance(found, dict)
+    return found
+
+
+def test_read_one_page(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, "read", saved / "0.32.0-load.prom")
+    assert (found["engine"], found["version_range"], found["version_low"]) == ("vllm", "0.32-0.33", "0.32.0")
+    [engine] = found["engines"]
+    expected = {
+        "engine": "0",
+        "model_name": "./tiny",
+        "kv_usage": 0.03565323565323564,
+        "running": 48,
+        "waiting": 0,
+        "preemptions_total": 0,
+        "num_gpu_blocks": 4096,
+        "block_size": 128,
+        "kv_cache_dtype": "auto",
+        "kv_cache_size_tokens": 524288,
+        "used_blocks": 146,
+        "used_tokens": 18688,
+        "swapped": None,
+    }
+    assert {key: engine[key] for key in expected} == expected
+    assert {
+        "prompt_tokens_total",
+        "generation_tokens_total",
+        "prefix_queries_total",
+        "prefix_hits_total",
+    } <= engine.keys()
+    assert found["missing"]["swapped"] == "not in this version: vLLM reported it until 0.9.0"
+    assert "window" not in found
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_null_has_its_reason(name: str, saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, "read", saved / f"{name}.prom")
+    for engine in found["engines"]:
+        identity = {"engine", "model_name"}
+        assert {key for key, value in engine.items() if value is None} - identity <= found["missing"].keys()
+
+
+def test_read_two_pages(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, "read", saved / "0.32.0-dp2-start.prom", saved / "0.32.0-dp2-load.prom", "--seconds", 5)
+    first, second = found["window"]
+    assert (first["engine"], first["seconds"], first["restarted"]) == ("0", 5.0, False)
+    assert (first["output_tokens_per_s"], second["output_tokens_per_s"]) == (46.2, 9.8)
+    assert first["ttft_p99_low_s"] <= first["ttft_p99_s"] <= first["ttft_p99_high_s"]
+    assert (first["ttft_p99_low_s"], first["ttft_p99_high_s"]) == (0.1, 0.25)
+    assert second["tpot_p50_s"] is None
+    assert second["missing"]["tpot_p50_s"] == "nothing observed in these 5 s"
+
+
+def test_above_the_last_bucket_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pages = tmp_path / "a.prom", tmp_path / "b.prom"
+    for path, slow in zip(pages, (0, 5), strict=True):
+        path.write_text(
+            'vllm:time_to_first_token_seconds_bucket{engine="0",le="2.5"} 1\n'
+            f'vllm:time_to_first_token_seconds_bucket{{engine="0",le="+Inf"}} {1 + slow}\n'
+        )
+    [engine] = answer(capsys, "read", *pages, "--seconds", 1)["window"]
+    assert (engine["ttft_p99_s"], engine["ttft_p99_low_s"], engine["ttft_p99_high_s"]) == (2.5, 2.5, "+Inf")
+    assert main(["read", *map(str, pages), "--seconds", "1"]) == 0
+    assert "p99 above 2.5 s (the last bucket)" in capsys.readouterr().out
+
+
+def test_text_is_for_people(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pages = [str(saved / f"0.32.0-{moment}.prom") for moment in ("dp2-start", "dp2-load")]
+    assert main(["read", *pages, "--seconds", "5"]) == 0
+    text = capsys.readouterr().out
+    assert "vLLM 0.32-0.33, 2 engines" in text
+    assert "10 of 4,095" in text
+    assert "engine 0, over 5 s" in text
+    assert "about 29.8 % (estimate)" in text
+    assert "not in this version" in text
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_other_engines(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "page.prom"
+    path.write_text(OTHERS[kind])
+    found = answer(capsys, "read", path)
+    assert found["engine"] == kind
+    assert all(engine["kv_usage"] is engine["running"] is None for engine in found["engines"])
+    assert main(["read", str(path)]) == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["read", "no-such-file.prom"],
+        ["read", "."],
+        ["read", "a.prom", "b.prom"],
+        ["snapshot", "ftp://host"],
+        ["snapshot", "127.0.0.1:1"],
+        ["snapshot", "127.0.0.1:1", "--seconds", "0"],
+    ],
+)
+def test_trouble_is_one_line_and_status_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("monitor: ")
+    assert printed.err.count("\n") == 1
+
+
+def test_snapshot_of_a_server(capsys: pytest.CaptureFixture[str]) -> None:
+    """Twice, with a second page of 50 tokens more, and the version that the server says."""
+    tokens = count(0, 50)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            text = f'vllm:generation_tokens_total{{engine="0",model_name="m"}} {next(tokens)}\n'
+            body = b'{"version": "0.32.0"}' if self.path == "/version" else text.encode()
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        found = answer(capsys, "snapshot", f"127.0.0.1:{server.server_port}", "--seconds", 0.2)
+        server.shutdown()
+    [engine] = found["window"]
+    assert found["version_range"] == "0.32.0"
+    assert engine["output_tokens_per_s"] == pytest.approx(50 / engine["seconds"])
+    assert 0.2 <= engine["seconds"] < 2
+
+
+def test_it_runs_as_a_module_and_starts_quickly(saved: Path) -> None:
+    """Under 0.3 s of CPU, twice that allowed for a busy machine."""
+    code = (
+        "import resource, sys; from monitor.__main__ import main; sys.argv[0] = 'monitor';"
+        "main(['read', sys.argv[1]]); use = resource.getrusage(resource.RUSAGE_SELF);"
+        "print(use.ru_utime + use.ru_stime, file=sys.stderr)"
+    )
+    path = str(saved / "0.32.0-load.prom")
+    timed = subprocess.run([sys.executable, "-c", code, path], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert float(timed.stderr) < 0.6
+    plain = subprocess.run(
+        [sys.executable, "-m", "monitor", "read", path], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert plain.stdout == timed.stdout

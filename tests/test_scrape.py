@@ -1,0 +1,268 @@
+"""scrape.py against real local servers in every bad mood: each is a clear state, within the time limit."""
+
+import gzip
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from monitor import scrape as module
+from monitor.scrape import engine_version, metrics_url, scrape
+from planner.errors import InputError
+
+Answer = Callable[[socket.socket, str], None]
+PAGE = b"vllm:num_requests_running 1\n"
+
+
+@contextmanager
+def serving(answer: Answer, context: ssl.SSLContext | None = None) -> Iterator[str]:
+    """A server on this machine that reads a request and lets `answer` say anything to it; yields its URL."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def handle(client: socket.socket) -> None:
+        with client:
+            try:
+                client = context.wrap_socket(client, server_side=True) if context else client
+                answer(client, client.recv(65536).decode("latin-1"))
+            except OSError:
+                pass
+            finally:
+                client.close()
+
+    def accept() -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=handle, args=(client,), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        yield f"http{'s' if context else ''}://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+
+
+def says(body: bytes, status: str = "200 OK", **headers: str) -> Answer:
+    lines = {"Content-Length": str(len(body)), **{name.replace("_", "-"): value for name, value in headers.items()}}
+    head = f"HTTP/1.1 {status}\r\n" + "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    return lambda client, request: client.sendall(head.encode() + b"\r\n" + body)
+
+
+def path_of(request: str) -> str:
+    return request.split(" ")[1]
+
+
+def drips(client: socket.socket, request: str) -> None:
+    client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+    for _ in range(200):
+        client.sendall(b"a")
+        time.sleep(0.05)
+
+
+def drips_the_header(client: socket.socket, request: str) -> None:
+    for _ in range(200):
+        client.sendall(b"H")
+        time.sleep(0.05)
+
+
+def floods(client: socket.socket, request: str) -> None:
+    client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+    for _ in range(100):
+        client.sendall(b"a 1\n" * 2**18)
+
+
+def hangs(client: socket.socket, request: str) -> None:
+    time.sleep(30)
+
+
+STATES: dict[str, tuple[Answer, str]] = {
+    "good": (says(PAGE), "ok"),
+    "good, without a length": (lambda client, request: client.sendall(b"HTTP/1.0 200 OK\r\n\r\n" + PAGE), "ok"),
+    "good, packed without being asked": (says(gzip.compress(PAGE), Content_Encoding="gzip"), "ok"),
+    "good, called text/html": (says(PAGE, Content_Type="text/html"), "html"),
+    "hangs": (hangs, "timeout"),
+    "a byte now and then": (drips, "timeout"),
+    "a header without end": (drips_the_header, "timeout"),
+    "a web page": (says(b"<!DOCTYPE html><html></html>"), "html"),
+    "500": (says(b"oops", "500 Internal Server Error"), "http_status"),
+    "404": (says(b'{"detail":"Not Found"}', "404 Not Found"), "http_status"),
+    "503 with a page": (says(PAGE, "503 Service Unavailable"), "http_status"),
+    "nothing": (says(b""), "empty"),
+    "blank lines": (says(b"\n\n  \n"), "empty"),
+    "no answer at all": (lambda client, request: None, "unreachable"),
+    "garbage for HTTP": (lambda client, request: client.sendall(b"\x00\xff\xfe garbage\r\n\r\n"), "not_http"),
+    "garbage for a page": (says(bytes(range(256)) * 100), "not_metrics"),
+    "JSON": (says(b'{"object": "list"}', Content_Type="application/json"), "not_metrics"),
+    "10 MB of garbage": (says(b"\x80" * 10**7), "not_metrics"),
+    "10 MB of samples": (says(b'a{b="c"} 1\n' * 10**6), "ok"),
+    "50 MB": (says(b'a{b="c"} 1\n' * 5 * 10**6), "too_large"),
+    "without end": (floods, "too_large"),
+    "a bomb": (says(gzip.compress(b"a 1\n" * 2**24, 1), Content_Encoding="gzip"), "too_large"),
+    "packed badly": (says(PAGE, Content_Encoding="gzip"), "not_http"),
+    "half a page": (says(PAGE, Content_Length="5000"), "truncated"),
+    "redirect to itself": (says(b"", "307 Temporary Redirect", Location="/metrics"), "redirect_loop"),
+    "redirect to nowhere": (says(b"", "302 Found", Location="ftp://elsewhere/"), "http_status"),
+    "a redirect without address": (says(b"", "301 Moved Permanently"), "redirect_loop"),
+}
+
+
+@pytest.mark.parametrize("mood", STATES)
+def test_every_mood_of_a_server_is_a_clear_state(mood: str) -> None:
+    answer, state = STATES[mood]
+    with serving(answer) as url:
+        began = time.monotonic()
+        found = scrape(url, timeout=0.6 if state == "timeout" else 20)
+        assert time.monotonic() - began < 10
+    assert found.state == state, found
+    assert bool(found.text) == found.ok
+    assert bool(found.message) != found.ok
+    assert "\n" not in found.message
+
+
+def test_the_page_arrives_whole() -> None:
+    with serving(STATES["10 MB of samples"][0]) as url:
+        found = scrape(url)
+    assert len(found.text) == 11 * 10**6
+    assert (found.status, found.url) == (200, f"{url}/metrics")
+
+
+def test_vllms_redirect_is_followed() -> None:
+    """Trap 9: 307 from /metrics to /metrics/."""
+
+    def answer(client: socket.socket, request: str) -> None:
+        (says(PAGE) if path_of(request) == "/metrics/" else says(b"", "307 Temporary Redirect", Location="/metrics/"))(
+            client, request
+        )
+
+    with serving(answer) as url:
+        assert [scrape(form).url for form in (url, f"{url}/", f"{url}/metrics", f"{url}/metrics/")] == [
+            f"{url}/metrics/"
+        ] * 4
+
+
+def test_an_endless_chain_of_redirects() -> None:
+    def answer(client: socket.socket, request: str) -> None:
+        says(b"", "302 Found", Location=f"{path_of(request)}x")(client, request)
+
+    with serving(answer) as url:
+        assert scrape(url).state == "redirect_loop"
+
+
+def test_credentials_go_along_but_are_not_shown_nor_handed_on() -> None:
+    heads: list[str] = []
+
+    def redirects(client: socket.socket, request: str) -> None:
+        heads.append(request)
+        says(b"", "302 Found", Location=f"{other}/metrics")(client, request)
+
+    def records(client: socket.socket, request: str) -> None:
+        heads.append(request)
+        says(PAGE)(client, request)
+
+    with serving(records) as other, serving(redirects) as url:
+        found = scrape(url.replace("http://", "http://me:secret@"))
+    assert found.ok
+    assert "secret" not in repr(found)
+    assert ["Authorization: Basic bWU6c2VjcmV0" in head for head in heads] == [True, False]
+
+
+def test_nobody_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    assert scrape(f"127.0.0.1:{port}").state == "refused"
+
+
+def test_unknown_host() -> None:
+    assert scrape("http://no-such-host.invalid:8000").state == "dns"
+
+
+def test_tls_where_there_is_none() -> None:
+    with serving(says(PAGE)) as url:
+        assert scrape(url.replace("http:", "https:"), 3).state == "tls"
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tls") / "cert.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost", "-addext",
+         "subjectAltName=IP:127.0.0.1", "-keyout", str(path), "-out", str(path.with_suffix(".crt"))],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    path.write_text(path.read_text() + path.with_suffix(".crt").read_text())
+    return path
+
+
+def test_tls(certificate: Path) -> None:
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(certificate)
+    trusting = ssl.create_default_context(cafile=str(certificate.with_suffix(".crt")))
+    with serving(says(PAGE), server) as url:
+        assert scrape(url).state == "tls"
+        assert "verify" in scrape(url).message
+        assert scrape(url, context=trusting).ok
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "  ",
+        "ftp://host/",
+        "http://",
+        "http://host:port/",
+        "http://host:99999",
+        "host:0",
+        "http://ho\nst",
+        "file:///etc",
+    ],
+)
+def test_what_is_no_address(url: str) -> None:
+    with pytest.raises(InputError, match="url"):
+        scrape(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "where"),
+    [
+        ("gpu1:8000", "http://gpu1:8000/metrics"),
+        (" http://gpu1:8000/ ", "http://gpu1:8000/metrics"),
+        ("https://gpu1/vllm/", "https://gpu1/vllm/metrics"),
+        ("http://gpu1:8000/v1", "http://gpu1:8000/metrics"),
+        ("http://prom:9090/federate?match[]=x", "http://prom:9090/federate?match[]=x"),
+        ("localhost", "http://localhost/metrics"),
+    ],
+)
+def test_however_an_address_is_written(url: str, where: str) -> None:
+    assert metrics_url(url) == where
+
+
+@pytest.mark.parametrize(
+    ("body", "version"),
+    [(b'{"version": "0.32.0"}', "0.32.0"), (b"{}", None), (b"<html>", None), (b'{"version": 3}', None), (b"[]", None)],
+)
+def test_the_servers_own_version(body: bytes, version: str | None) -> None:
+    with serving(lambda client, request: says(body if path_of(request) == "/version" else b"")(client, request)) as url:
+        assert engine_version(url) == version
+
+
+def test_a_server_without_version_takes_little_time() -> None:
+    with serving(hangs) as url:
+        began = time.monotonic()
+        assert engine_version(url, timeout=0.3) is None
+        assert time.monotonic() - began < 1
+
+
+def test_the_limit_of_a_page_is_stated_in_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_BYTES", 2**20)
+    with serving(STATES["10 MB of samples"][0]) as url:
+        assert scrape(url).message == "the page is above 1 MiB"
