@@ -10,30 +10,24 @@ not requested; the engine refuses to start when the free memory is less than the
 Constants are fitted by scripts/fit_memory.py on published start-up logs and live in memory_constants.json.
 """
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from planner.activation import CONSTANTS, activation_bytes
 from planner.deployment import Deployment, version_tuple
 from planner.gpu import Gpu
-from planner.model import Mlp, ModelSpec, Moe
+from planner.model import ModelSpec, Moe
 from planner.units import GIB, memory
-
-CONSTANTS: dict[str, Any] = json.loads((Path(__file__).parent / "memory_constants.json").read_text(encoding="utf-8"))
 
 _GRAPHS_CHARGED = (0, 21, 0)  # the release from which the estimate is taken off the KV pool
 _GRAPHS_CHARGED_ROCM = (0, 26, 0)
-_MOE_WORKSPACE_KEPT = (0, 17, 0)  # from here on the experts' workspace outlives the forward pass
-_LARGEST_MOE_CHUNK = 32_768  # tokens the experts take at once (VLLM_FUSED_MOE_CHUNK_SIZE)
 _INTEGRATED = ((8, 7), (11, 0), (12, 1))  # compute capabilities of Orin, Thor and GB10: memory shared with the host
-_CONTEXT = {
-    "one": 0.5,
-    "many": 1.6,
-}  # GiB in use when the engine looks first: CUDA context, NCCL (logs of 0.19 to 0.28)
+_CONTEXT = 0.5  # GiB in use when the engine looks first: the CUDA context (H100, RTX 4090: logs of 0.10 to 0.19)
+_NCCL = {"hopper": 1.1, "other": 0.6}  # GiB more where ranks talk to each other (H100, RTX 5090: logs of 0.19 to 0.27)
+_FREE_CHECKED = (0, 8, 0)  # the V1 engine refuses to start when less is free than requested
 _CPU_PROCESS = 1.2  # GiB a CPU worker holds besides the weights (vLLM 0.32, a 4-layer model, 2026-11-29)
 _CPU_SPACE_BEFORE = 4  # GiB, the CPU backend's default pool before utilisation applied to it
 
@@ -79,6 +73,7 @@ class MemoryBudget:
     at_start         in use when the engine looks first, others included
     available_kv     what is left for the KV cache
     given            the KV pool was given outright, so the other terms do not decide it
+    free_checked     the engine refuses to start when less is free than requested
     """
 
     utilization: float
@@ -93,6 +88,7 @@ class MemoryBudget:
     at_start: Part
     available_kv: Part
     given: bool
+    free_checked: bool
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -106,25 +102,30 @@ class MemoryBudget:
         return max(0, self.total.value - sum(part.value for part in self.parts))
 
     @property
+    def free_at_start(self) -> int:
+        """What the engine finds free when it looks first  [bytes]."""
+        return max(0, self.total.value - self.at_start.value)
+
+    @property
     def failure(self) -> str:
         """Why the engine would stop before it has a KV cache, empty when it has one."""
-        if not self.given and self.total.value - self.at_start.value < self.requested.value:
-            free = memory(max(0, self.total.value - self.at_start.value))
-            return f"only {free} is free at start, less than the {memory(self.requested.value)} requested."
+        requested = memory(self.requested.value)
+        if self.free_checked and self.free_at_start < self.requested.value:
+            free = memory(self.free_at_start)
+            return f"only {free} is free at start, less than the {requested} requested."
         if self.given:
-            room = self.total.value - self.at_start.value - self.weights.value - self.activation.value
-            if self.available_kv.value > room:
-                return f"the KV cache of {memory(self.available_kv.value)} does not fit beside weights and activations."
+            if self.available_kv.value > self.free_at_start - self.weights.value - self.activation.value:
+                return f"the KV cache of {memory(self.available_kv.value)} does not fit beside the weights."
         elif self.weights.value >= self.requested.value:
-            return f"the weights alone, {memory(self.weights.value)} a rank, exceed the {memory(self.requested.value)} requested."
+            return f"the weights alone, {memory(self.weights.value)} a rank, exceed the {requested} requested."
         elif self.available_kv.value <= 0:
-            return f"nothing of the {memory(self.requested.value)} requested is left for the KV cache."
+            return f"nothing of the {requested} requested is left for the KV cache."
         return ""
 
     @property
     def highest_utilization(self) -> float:
         """The largest gpu_memory_utilization the free memory allows, to two digits  [ratio]."""
-        return max(0.0, math.floor((self.total.value - self.at_start.value) / self.total.value * 100) / 100)
+        return math.floor(self.free_at_start / self.total.value * 100) / 100
 
 
 def memory_budget(model: ModelSpec, deployment: Deployment, weight_bytes: int | Sequence[int]) -> MemoryBudget:
@@ -159,6 +160,7 @@ def _stage(model: ModelSpec, deployment: Deployment, weight_bytes: int, last: bo
         at_start=_exactly("at_start", deployment.other_memory + _context(deployment)),
         available_kv=_left(requested, spent) if given is None else _exactly("available_kv", given),
         given=given is not None,
+        free_checked=given is None and deployment.version >= _FREE_CHECKED,
     )
 
 
@@ -183,69 +185,6 @@ def _given(deployment: Deployment, without_weights: int) -> int | None:
     return max(0, without_weights - int(_CPU_PROCESS * GIB))
 
 
-def activation_bytes(model: ModelSpec, deployment: Deployment, last: bool = True) -> float:
-    """The peak of the profiling pass beyond the weights: the sampler's or the forward pass's, whichever is more  [bytes].
-
-    With S = min(max_num_seqs, T), T = max_num_batched_tokens, V = vocabulary, H = hidden size, I = intermediate size:
-        sampler = a · S·V·4 + b · T·H·2 + c              a, b, c by release; only on the last pipeline stage
-        forward = T · 2 · (3·I/TP + h·H)                 gate and up, their product; 2.5 instead of 3 for 8-bit activations
-        experts = T · top_k · 2 · (max(I/TP, H) + max(2·I/TP, H))
-    """
-    tokens = deployment.step_tokens
-    seqs = min(deployment.step_seqs, tokens)
-    dense, experts = _widths(model, deployment)
-    stream = tokens * model.hidden_size * 2
-    experts *= min(tokens, _LARGEST_MOE_CHUNK) * 2
-    forward = tokens * 2 * dense + CONSTANTS["forward"]["hidden"] * stream + experts
-    law = _sampler_law(deployment.version)
-    logits = seqs * model.vocab_size * 4
-    sampler = (law["logits"] * logits + law["hidden"] * stream + law["gib"] * GIB) if last else 0.0
-    if deployment.version >= _MOE_WORKSPACE_KEPT:
-        sampler += experts
-    if deployment.num_speculative_tokens and last:
-        sampler += CONSTANTS["speculative_logits"] * logits
-    return max(sampler, forward) + (CONSTANTS["vision_gib"] * GIB if "vision_config" in model.wrapper else 0.0)
-
-
-def _widths(model: ModelSpec, deployment: Deployment) -> tuple[float, float]:
-    """The widest dense layer's intermediate elements a token and rank, and the experts' workspace elements a token."""
-    ranks = deployment.tensor_parallel_size
-    kept = 2.5 if _eight_bit_activations(model) else 3.0
-    dense, experts, previous = 0.0, 0.0, None
-    for layer in model.layers:
-        if layer.mlp is previous or layer.mlp is None:
-            continue
-        previous = layer.mlp
-        if isinstance(previous, Mlp):
-            dense = max(dense, kept * previous.intermediate_size / ranks)
-        else:
-            dense = max(dense, kept * previous.shared_intermediate_size / ranks)
-            experts = max(experts, _workspace(previous, model, deployment))
-    return dense, experts
-
-
-def _workspace(moe: Moe, model: ModelSpec, deployment: Deployment) -> float:
-    if model.quantization_config.get("quant_method") == "mxfp4":
-        return 0.0  # its kernels bring their own
-    width = moe.moe_intermediate_size
-    if not deployment.enable_expert_parallel:
-        width /= deployment.tensor_parallel_size
-    return moe.num_experts_per_tok * (max(width, model.hidden_size) + max(2 * width, model.hidden_size))
-
-
-def _eight_bit_activations(model: ModelSpec) -> bool:
-    method = model.quantization_config.get("quant_method")
-    if method == "compressed-tensors":
-        groups = model.quantization_config.get("config_groups") or {}
-        return any((group.get("input_activations") or {}).get("num_bits") == 8 for group in groups.values())
-    return method in ("fp8", "fbgemm_fp8", "modelopt")
-
-
-@cache
-def _sampler_law(version: tuple[int, int, int]) -> dict[str, float]:
-    return [law for law in CONSTANTS["sampler"] if version_tuple(law["from"]) <= version][-1]
-
-
 @cache
 def _non_torch_law(version: tuple[int, int, int], device: str, ranks: str) -> tuple[int, int, int]:
     laws = [
@@ -259,12 +198,12 @@ def _non_torch_law(version: tuple[int, int, int], device: str, ranks: str) -> tu
 def _non_torch(deployment: Deployment) -> Part:
     if deployment.gpu.is_cpu:
         return _exactly("non_torch", 0)
-    middle, low, high = _non_torch_law(deployment.version, device_class(deployment.gpu), _ranks(deployment))
+    middle, low, high = _non_torch_law(deployment.version, device_class(deployment.gpu), ranks(deployment))
     return Part("non_torch", middle, low, high)
 
 
 def device_class(gpu: Gpu) -> str:
-    """How a device keeps memory outside torch: amd, unified (shared with the host), hopper (and later servers) or other."""
+    """What decides the memory outside torch: amd, unified (shared with the host), hopper (and later servers), other."""
     if gpu.vendor == "amd":
         return "amd"
     if gpu.compute_capability in _INTEGRATED:
@@ -272,12 +211,17 @@ def device_class(gpu: Gpu) -> str:
     return "hopper" if gpu.compute_capability in ((9, 0), (10, 0), (10, 3)) else "other"
 
 
-def _ranks(deployment: Deployment) -> str:
+def ranks(deployment: Deployment) -> str:
+    """Whether the ranks of a replica talk to each other: many or one."""
     return "many" if deployment.tensor_parallel_size * deployment.pipeline_parallel_size > 1 else "one"
 
 
 def _context(deployment: Deployment) -> int:
-    return 0 if deployment.gpu.is_cpu else int(_CONTEXT[_ranks(deployment)] * GIB)
+    """Held by the engine itself before it looks: it lies in the share not requested  [bytes]."""
+    if deployment.gpu.is_cpu:
+        return 0
+    talking = _NCCL["hopper" if device_class(deployment.gpu) == "hopper" else "other"]
+    return int((_CONTEXT + talking * (ranks(deployment) == "many")) * GIB)
 
 
 def _charged(deployment: Deployment) -> bool:
