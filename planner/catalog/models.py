@@ -70,7 +70,7 @@ def models() -> tuple[CatalogModel, ...]:
 def model_named(name: str) -> ModelSpec:
     """The ModelSpec of a short name or a Hugging Face id, whatever the case; its `name` is the Hugging Face id.
 
-    An id's last part is enough where it is not ambiguous: the same repository name with two owners must mean the same config.
+    An id's last part is enough where it is not ambiguous: a repository name of two owners must mean one config.
     Raises InputError, with the nearest names, for a name that is not in the catalog or not enough.
 
     >>> model_named("meta-llama/Meta-Llama-3-8B").name == model_named("LLAMA-3-8B").name
@@ -82,6 +82,12 @@ def model_named(name: str) -> ModelSpec:
     if any(other.row is not found[0].row or other.changes != found[0].changes for other in found):
         raise InputError("model", name, f"one of {', '.join(checkpoint.id for checkpoint in found)}")
     return _spec(found[0].id)
+
+
+def published_parameters(name: str) -> int | None:
+    """The published count of a name's shape, None where the catalog has none  [parameters]."""
+    found = _names().get(name.strip().lower(), ())
+    return found[0].row.get("published_parameters") if found else None
 
 
 def knows(name: str) -> bool:
@@ -132,7 +138,7 @@ def _near(name: str) -> list[str]:
     known = {lower: found[0].id if "/" in lower else lower for lower, found in _names().items()}
     close = difflib.get_close_matches(name.strip().lower(), known, n=5, cutoff=0.4) or [
         "llama-3.1-8b",
-        "Qwen/Qwen3-32B",
+        "qwen/qwen3-32b",
     ]
     return [known[lower] for lower in close]
 
@@ -145,8 +151,10 @@ def _merged(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
     """
     merged = dict(config)
     for key, value in changes.items():
-        whole = key == "quantization_config" or not isinstance(value, Mapping) or not isinstance(merged.get(key), Mapping)
-        merged[key] = value if whole else _merged(merged[key], value)
+        inner = merged.get(key)
+        if isinstance(value, Mapping) and isinstance(inner, Mapping) and key != "quantization_config":
+            value = _merged(inner, value)
+        merged[key] = value
     return merged
 
 
