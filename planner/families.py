@@ -74,8 +74,8 @@ FAMILIES: Mapping[str, Family] = {
     **dict.fromkeys(("gemma4", "gemma4_text", "gemma4_unified_text"), _GEMMA4),
     **dict.fromkeys(("cohere2", "cohere2_moe"), Family(mixers=mixers.alternating(4, 4096, extra=1), tied=True)),
     "olmo3": Family(mixers=mixers.alternating(4, 4096)),
-    "exaone4": Family(mixers=mixers.last_full(4, 4096)),
-    "exaone_moe": Family(mixers=mixers.last_full(4, 4096)),
+    **dict.fromkeys(("exaone4", "exaone_moe"), Family(mixers=mixers.alternating(4, 4096))),
+    "laguna": Family(mixers=mixers.by_type(512)),
     "gpt_oss": Family(mixers=mixers.alternating(2, 128), mlps=mlps.every_layer),
     "cwm": Family(mixers=mixers.alternating(4, 8192, full_at=0)),
     "afmoe": Family(mixers=mixers.alternating(4, 1024)),
@@ -107,7 +107,7 @@ FAMILIES: Mapping[str, Family] = {
     "bailing_hybrid": Family(mixers=recurrent.bailing_linear),
     **dict.fromkeys(("minimax", "minimax_text_01", "minimax_m1"), Family(mixers=recurrent.minimax_text)),
     # Encoder and decoder.
-    **dict.fromkeys(("whisper", "bart", "mbart", "t5"), Family(mixers=mixers.whisper, mlps=mlps.ungated, tied=True)),
+    **dict.fromkeys(("whisper", "bart", "mbart", "t5"), Family(mixers=mixers.whisper, mlps=mlps.decoder, tied=True)),
     "mllama_text_model": Family(mixers=mixers.mllama),
 }  # fmt: skip
 

@@ -94,6 +94,12 @@ def ungated(keys: Keys) -> Parts:
     return usual(keys, gated=False)
 
 
+def decoder(keys: Keys) -> Parts:
+    """One ungated layer for each decoder layer, which may be fewer than the encoder's (Whisper turbo)."""
+    layers = keys.count("decoder_layers", "num_decoder_layers", "num_hidden_layers", "num_layers")
+    return [dense(keys, gated=False)] * layers
+
+
 def none(keys: Keys) -> Parts:
     """No feed-forward at all (Mamba)."""
     return [None] * num_layers(keys)
