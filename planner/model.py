@@ -183,10 +183,10 @@ class ModelSpec:
     vocab_size: int
     max_position_embeddings: int
     tie_word_embeddings: bool
-    layers: tuple[Layer, ...]
-    quantization_config: Mapping[str, Any] = field(default_factory=dict)
-    config: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    wrapper: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    layers: tuple[Layer, ...] = field(hash=False)
+    quantization_config: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    config: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
+    wrapper: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
     assumptions: tuple[str, ...] = ()
 
     @property
