@@ -4,11 +4,14 @@ python -m scripts.demo --port 8501 --engine-port 8111
 """
 
 import argparse
+import os
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 import webbrowser
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -34,16 +37,19 @@ def main() -> None:
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # so that the engine is ended, too
 
-    with tempfile.TemporaryDirectory() as folder:
+    with suppress(KeyboardInterrupt), tempfile.TemporaryDirectory() as folder:
         engine = Engine(model=write_tiny_model(Path(folder) / "tiny"), port=given.engine_port, flags=FLAGS)
         print(f"Starting vLLM on {engine.url}: this takes about half a minute …", flush=True)
         with serving(engine) as url:
-            load.start(url, **LOAD)
-            watch(url, given.port)
+            stop = load.start(url, **LOAD)
+            try:
+                watch(url, given.port)
+            finally:
+                stop.set()
 
 
 def watch(engine: str, port: int) -> None:
-    """Run the dashboard until it is stopped, opened on the live page of this engine."""
+    """Run the dashboard until it is stopped, and open it on the live page of this engine where there is a screen."""
     page = f"http://localhost:{port}/live?{urlencode({'endpoint': engine})}"
     command = [
         sys.executable,
@@ -56,15 +62,16 @@ def watch(engine: str, port: int) -> None:
         "--server.headless",
         "true",
     ]
-    with subprocess.Popen(command) as dashboard:
-        print(f"The dashboard: {page}\nCtrl-C ends everything.", flush=True)
-        webbrowser.open(page)
-        try:
-            dashboard.wait()
-        except KeyboardInterrupt:
-            dashboard.wait()  # it got the same Ctrl-C
-        finally:
-            dashboard.terminate()
+    print(f"The dashboard: {page}\nCtrl-C ends everything.", flush=True)
+    dashboard = subprocess.Popen(command)
+    try:
+        if sys.platform != "linux" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+            time.sleep(3)
+            webbrowser.open(page)
+        dashboard.wait()
+    finally:
+        dashboard.terminate()
+        dashboard.wait()
 
 
 if __name__ == "__main__":

@@ -37,8 +37,9 @@ def keep_busy(url: str, stop: threading.Event, *, seed: int, prompt_tokens: int,
         try:
             requests.post(f"{url}/v1/completions", json=body, timeout=600).raise_for_status()
         except requests.RequestException as error:
-            print(f"load: {error}")
-            stop.wait(1)
+            if not stop.is_set():
+                print(f"load: {error}")
+                stop.wait(1)
 
 
 def start(url: str, *, concurrency: int, prompt_tokens: int, output_tokens: int) -> threading.Event:
