@@ -36,9 +36,11 @@ def test_names_are_found_whatever_the_case_and_by_their_last_part() -> None:
     assert not knows("qwen/qwen3-33b")
 
 
-def test_one_repository_name_of_two_owners_must_mean_one_config() -> None:
+def test_a_repository_name_of_two_owners_is_the_publishers_or_one_config() -> None:
     same = model_named("Meta-Llama-3.1-8B-Instruct-quantized.w8a8")
     assert same.layers == model_named("llama-3.1-8b").layers
+    assert model_named("Qwen3-8B-FP8").name == "Qwen/Qwen3-8B-FP8"
+    assert model_named("nvidia/Qwen3-8B-FP8").name == "nvidia/Qwen3-8B-FP8"
 
 
 def test_an_unknown_name_brings_the_nearest() -> None:

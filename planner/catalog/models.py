@@ -52,6 +52,11 @@ class _Checkpoint:
     row: Mapping[str, Any]
     changes: Mapping[str, Any]
 
+    @property
+    def by_publisher(self) -> bool:
+        """It has the owner of the row's original."""
+        return self.id.partition("/")[0] == next(iter(self.row["checkpoints"])).partition("/")[0]
+
 
 def models() -> tuple[CatalogModel, ...]:
     """Every shape, in the file's order (by family)."""
@@ -70,8 +75,8 @@ def models() -> tuple[CatalogModel, ...]:
 def model_named(name: str) -> ModelSpec:
     """The ModelSpec of a short name or a Hugging Face id, whatever the case; its `name` is the Hugging Face id.
 
-    An id's last part is enough where it is not ambiguous: a repository name of two owners must mean one config.
-    Raises InputError, with the nearest names, for a name that is not in the catalog or not enough.
+    An id's last part is enough: the publisher's own repository comes before others of that name, which must otherwise
+    mean one config. Raises InputError, with the nearest names, for a name that is not in the catalog or not enough.
 
     >>> model_named("meta-llama/Meta-Llama-3-8B").name == model_named("LLAMA-3-8B").name
     True
@@ -79,6 +84,7 @@ def model_named(name: str) -> ModelSpec:
     found = _names().get(name.strip().lower(), ())
     if not found:
         raise InputError("model", name, f"a model of the catalog, such as {', '.join(_near(name))}")
+    found = tuple(checkpoint for checkpoint in found if checkpoint.by_publisher) or found
     if any(other.row is not found[0].row or other.changes != found[0].changes for other in found):
         raise InputError("model", name, f"one of {', '.join(checkpoint.id for checkpoint in found)}")
     return _spec(found[0].id)
