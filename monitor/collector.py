@@ -19,8 +19,8 @@ from monitor.window import Window, window
 
 INTERVAL = 5.0
 """Between two pages of a target  [s]."""
-KEPT = 720
-"""Snapshots a target: an hour at one every 5 s, about 10 kB each  [snapshots]."""
+KEPT = 180
+"""Snapshots a target: a quarter of an hour at one every 5 s, about 12 kB each  [snapshots]."""
 WORKERS = 8
 """Scrapes that may wait for a server at the same time  [threads]."""
 

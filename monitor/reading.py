@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from math import isinf, isnan
 
 from monitor import metrics
@@ -10,7 +11,7 @@ from monitor.exposition import Page, Sample, parse
 from monitor.histogram import histogram
 from monitor.metrics import METRICS, Metric
 from monitor.snapshot import EngineSnapshot, Snapshot, Value
-from monitor.versions import VersionRange, version_range
+from monitor.versions import VersionRange, release, version_range
 
 MAX_ENGINES = 256
 """More than any one server runs: a page with more is cut here, so that memory stays bounded."""
@@ -42,10 +43,8 @@ def read(page: Page | str, *, version: str | None = None, at: float = 0.0, wall:
             return _silence(kind)
         if any((metric.key, rank) in server for rank in range(len(metric.names))):
             return "said of the whole server, not of each engine"
-        if versions and versions.high < metric.first:
-            return f"not in this version: vLLM reports it from {_release(metric.first)}"
-        if versions and versions.low > metric.last:
-            return f"not in this version: vLLM reported it until {_release(metric.last)}"
+        if versions and (other_version := _not_in(versions, metric)):
+            return other_version
         if metric.needs:
             return f"only with {metric.needs}"
         if is_v0 and (metric.kind == "histogram" or metric.label or (metrics.RUNNING.key, 0) not in seen):
@@ -93,8 +92,14 @@ def _silence(kind: str) -> str:
     return f"a page of {PRODUCT[kind]}: only vLLM's metrics are read"
 
 
-def _release(version: metrics.Version) -> str:
-    return ".".join(map(str, version))
+@lru_cache(maxsize=4096)
+def _not_in(versions: VersionRange, metric: Metric) -> str | None:
+    """The reason, when these releases do not have it. Cached: thousands of Snapshots keep these sentences."""
+    if versions.high < metric.first:
+        return f"not in this version: vLLM reports it from {release(metric.first)}"
+    if versions.low > metric.last:
+        return f"not in this version: vLLM reported it until {release(metric.last)}"
+    return None
 
 
 # Whose a sample is
@@ -288,8 +293,10 @@ def _with_blocks_apart(engines: tuple[EngineSnapshot, ...]) -> tuple[EngineSnaps
     return tuple(map(apart, engines))
 
 
-def _merged(engines: tuple[EngineSnapshot, ...]) -> dict[str, str]:
+def _merged(engines: tuple[EngineSnapshot, ...]) -> Mapping[str, str]:
     """Reasons over all engines; what only some lack names them."""
+    if len(engines) == 1:
+        return engines[0].missing
     reasons: dict[str, str] = {}
     for metric in _OF_ENGINE:
         lacking = [engine for engine in engines if metric.key in engine.missing]

@@ -7,6 +7,7 @@ from monitor import metrics
 from monitor.histogram import Histogram
 from monitor.metrics import HISTOGRAMS, METRICS, Metric
 from monitor.snapshot import EngineSnapshot, Snapshot, Value
+from monitor.versions import release
 from monitor.window import EngineWindow, Window
 from planner import units
 
@@ -42,6 +43,7 @@ def as_json(snapshot: Snapshot, window: Window | None = None) -> dict[str, objec
     engines = [_engine_json(engine) for engine in snapshot.engines]
     missing = dict(snapshot.missing)
     for engine, row in zip(snapshot.engines, engines, strict=True):
+        missing |= {key: "no such label on this page" for key in ("engine", "model_name") if row[key] is None}
         for key, sources in DERIVED.items():
             if row[key] is None:
                 missing.setdefault(key, _why_not_derived(engine, sources))
@@ -49,8 +51,8 @@ def as_json(snapshot: Snapshot, window: Window | None = None) -> dict[str, objec
     answer: dict[str, object] = {
         "engine": snapshot.kind,
         "version_range": snapshot.version_range,
-        "version_low": versions and ".".join(map(str, versions.low)),
-        "version_high": versions and ".".join(map(str, versions.high)),
+        "version_low": versions and release(versions.low),
+        "version_high": versions and release(versions.high),
         "engines": engines,
         "server": {key: _plain(value) for key, value in snapshot.server.items()},
         "missing": missing,
@@ -165,7 +167,7 @@ def _engine_lines(engine: EngineSnapshot) -> Iterable[str]:
 
 def _window_lines(engine: EngineWindow) -> Iterable[str]:
     state = ", restarted" * engine.has_restarted + ", gauges are stale" * engine.has_stale_gauges
-    yield f"engine {engine.engine or '-'}, over {engine.seconds:g} s{state}"
+    yield f"engine {engine.engine or '-'}, over {units.duration(engine.seconds)}{state}"
     yield _line("output", _rate(engine.output_tokens_per_s, "tokens/s"))
     yield _line("prompts", _rate(engine.prompt_tokens_per_s, "tokens/s"))
     yield _line("preemptions", _rate(engine.preemptions_per_s, "/s"))
@@ -178,7 +180,7 @@ def _quantile_text(engine: EngineWindow, metric: Metric, q: float) -> str:
     """A quantile with the interval it surely lies in."""
     name, found = f"p{q * 100:.0f}", engine.quantile(metric, q)
     if found is None:
-        return f"{name} - "
+        return f"{name} -"
     if found.is_above_buckets:
         return f"{name} above {units.duration(found.low)} (the last bucket)"
     return f"{name} {units.duration(found.value)} ({units.duration(found.low)} to {units.duration(found.high)})"

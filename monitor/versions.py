@@ -3,7 +3,8 @@
 from collections.abc import Collection
 from typing import NamedTuple
 
-from monitor.metrics import AVG_OUTPUT_RATE, METRICS, NEWEST, OPEN, Version, version
+from monitor.metrics import AVG_OUTPUT_RATE, METRICS, NEWEST, OPEN, Version
+from monitor.metrics import version as parsed
 
 LAST_V0: Version = (0, 11, 0)
 """The last release whose source has the V0 engine."""
@@ -34,12 +35,12 @@ class VersionRange(NamedTuple):
 
     @classmethod
     def exactly(cls, text: str) -> "VersionRange":
-        return cls(version(text), version(text))
+        return cls(parsed(text), parsed(text))
 
     def __str__(self) -> str:
         if self.low == self.high:
-            return ".".join(map(str, self.low))
-        low, high = (".".join(map(str, release[:2])) for release in self)
+            return release(self.low)
+        low, high = (".".join(map(str, version[:2])) for version in self)
         return low if low == high else f"{low}-{high}"
 
 
@@ -61,11 +62,19 @@ def version_range(seen: Collection[tuple[str, int]], *, is_v0: bool, is_complete
     return VersionRange(low, max(low, high))
 
 
-def _before(release: Version) -> Version:
-    major, minor, patch = release
+def release(version: Version) -> str:
+    """
+    >>> release((0, 9, 2))
+    '0.9.2'
+    """
+    return ".".join(map(str, version))
+
+
+def _before(version: Version) -> Version:
+    major, minor, patch = version
     return (major, minor, patch - 1) if patch else (major, minor - 1, 99)
 
 
-def _after(release: Version) -> Version:
-    major, minor, _ = release
+def _after(version: Version) -> Version:
+    major, minor, _ = version
     return major, minor + 1, 0

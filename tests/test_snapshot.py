@@ -240,6 +240,13 @@ def test_ray_replicas_stay_apart() -> None:
     assert "Ray leaves out what is 0" in snapshot.engines[1].missing["generation_tokens_total"]
 
 
+def test_tritons_vllm_backend() -> None:
+    """It writes vLLM's names among its own, labelled with its model's name and version."""
+    text = 'nv_inference_count{model="x"} 1\nvllm:prompt_tokens_total{model="opt",version="1"} 10\n'
+    engine = only(read(text))
+    assert (engine.model_name, engine.number(metrics.PROMPT_TOKENS)) == ("opt", 10)
+
+
 @pytest.mark.parametrize("kind", OTHERS)
 def test_other_engines_are_named_and_not_misread(kind: str) -> None:
     snapshot = read(OTHERS[kind])
