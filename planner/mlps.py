@@ -132,6 +132,15 @@ def granite(keys: Keys) -> Parts:
     return [Mlp(intermediate_size=width)] * num_layers(keys)
 
 
+def hunyuan(keys: Keys) -> Parts:
+    """Experts and one shared of the same width, intermediate_size, in every layer (Hunyuan MoE)."""
+    routed, width = experts(keys, True), keys.count("intermediate_size")
+    if routed is None:
+        return [dense(keys, True)] * num_layers(keys)
+    return [Moe(num_experts=routed.num_experts, num_experts_per_tok=routed.num_experts_per_tok,
+                moe_intermediate_size=width, shared_intermediate_size=width)] * num_layers(keys)  # fmt: skip
+
+
 def nas(keys: Keys) -> Parts:
     """Each block states its width as a multiple of 2/3 of the hidden size, or that it has none (Nemotron-NAS)."""
     parts: Parts = []

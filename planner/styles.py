@@ -143,7 +143,7 @@ STYLES: Mapping[str, Mapping[str, Any]] = {
     },
     "phi3": _PHI3,
     "phimoe": {
-        **_ATTENTION_BIAS, "norm_vectors": 2, "head_bias": _key("lm_head_bias"), "mlp": "block_sparse_moe",
+        "qkv_bias": True, "out_bias": True, "head_bias": True, "norm_vectors": 2, "mlp": "block_sparse_moe",
     },
     "phi": {**_ALL_BIAS, "norms": 1, "out": "dense"},
     "gemma": _ATTENTION_BIAS,
