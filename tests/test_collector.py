@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 
 import pytest
@@ -186,7 +186,7 @@ def test_a_malformed_address_is_refused_at_once() -> None:
 
 def test_a_step_that_fails_does_not_end_the_watch() -> None:
     """Whatever goes wrong inside one scrape, the target is asked again."""
-    answers = iter([RuntimeError("broken"), Scrape(state="ok", url=URL, text="up 1\n")])
+    answers: Iterator[Scrape | Exception] = iter([RuntimeError("broken"), Scrape(state="ok", url=URL, text="up 1\n")])
 
     def scrape(url: str, timeout: float, headers: object = None) -> Scrape:
         answer = next(answers, None) or Scrape(state="ok", url=URL, text="up 1\n")
