@@ -27,7 +27,7 @@ class Gpu:
     peak_flops          matrix peak by dtype: bfloat16 (any 16-bit float), fp8, int8, fp4  [FLOP/s]
     link_bandwidth      to the other GPUs of a node, one direction, a GPU  [bytes/s]
     link                NVLink4, PCIe4, …
-    compute_capability  CUDA's (major, minor), None where there is none
+    compute_capability  CUDA's (major, minor), None where there is none  [version]
     tdp                 board power  [W]
     source              where the numbers come from, and when read
     measured_flops      what a large matrix product reached, by dtype, where published  [FLOP/s]

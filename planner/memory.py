@@ -19,7 +19,7 @@ from typing import NamedTuple
 from planner.activation import CONSTANTS, activation_bytes
 from planner.deployment import Deployment, version_tuple
 from planner.gpu import Gpu
-from planner.model import ModelSpec, Moe
+from planner.model import MLA, Attention, ModelSpec, Moe, Recurrent
 from planner.units import GIB, memory
 
 _GRAPHS_CHARGED = (0, 21, 0)  # the release from which the estimate is taken off the KV pool
@@ -28,7 +28,8 @@ _INTEGRATED = ((8, 7), (11, 0), (12, 1))  # compute capabilities of Orin, Thor a
 _CONTEXT = 0.5  # GiB in use when the engine looks first: the CUDA context (H100, RTX 4090: logs of 0.10 to 0.19)
 _NCCL = {"hopper": 1.1, "other": 0.6}  # GiB more where ranks talk to each other (H100, RTX 5090: logs of 0.19 to 0.27)
 _FREE_CHECKED = (0, 8, 0)  # the V1 engine refuses to start when less is free than requested
-_CPU_PROCESS = 1.2  # GiB a CPU worker holds besides the weights (vLLM 0.32, a 4-layer model, 2026-11-29)
+_WEIGHTS_ERROR = 0.005  # beside the tensors: loaders' buffers, 0.00 to 0.12 GiB in logs of vLLM 0.19
+_CPU_PROCESS = 0.62  # GiB a CPU worker holds besides the weights (vLLM 0.32 on a 4-layer model, 2026-11-29)
 _CPU_SPACE_BEFORE = 4  # GiB, the CPU backend's default pool before utilisation applied to it
 
 
@@ -142,11 +143,11 @@ def _stage(model: ModelSpec, deployment: Deployment, weight_bytes: int, last: bo
     gpu, utilization = deployment.gpu, deployment.utilization
     total = Part("total", gpu.memory, gpu.memory_low, gpu.memory_high)
     requested = Part("requested", *(math.ceil(size * utilization) for size in total[1:]))
-    weights = _around("weights", weight_bytes, 0.005)
-    activation = _around("activation", activation_bytes(model, deployment, last), CONSTANTS["activation_error"])
+    weights = _around("weights", weight_bytes + rotary_bytes(model), _WEIGHTS_ERROR)
+    activation = _activation(model, deployment, last)
     non_torch, graphs = _non_torch(deployment), _cuda_graph(model, deployment)
     spent = (weights, activation, non_torch, graphs) if _charged(deployment) else (weights, activation, non_torch)
-    given = _given(deployment, requested.value - weight_bytes)
+    given = _given(deployment, requested.value - weights.value)
     return MemoryBudget(
         utilization=utilization,
         total=total,
@@ -162,6 +163,12 @@ def _stage(model: ModelSpec, deployment: Deployment, weight_bytes: int, last: bo
         given=given is not None,
         free_checked=given is None and deployment.version >= _FREE_CHECKED,
     )
+
+
+def _activation(model: ModelSpec, deployment: Deployment, last: bool) -> Part:
+    """A first start also keeps what compilation left behind: 0.33 to 0.51 GiB more in 8 of 33 logs of one server."""
+    part = _around("activation", activation_bytes(model, deployment, last), CONSTANTS["activation_error"])
+    return part if deployment.enforce_eager else part._replace(high=part.high + int(CONSTANTS["compilation_gib"] * GIB))
 
 
 def _left(requested: Part, spent: Sequence[Part]) -> Part:
@@ -183,6 +190,34 @@ def _given(deployment: Deployment, without_weights: int) -> int | None:
     if deployment.version < _GRAPHS_CHARGED:
         return _CPU_SPACE_BEFORE * GIB
     return max(0, without_weights - int(_CPU_PROCESS * GIB))
+
+
+def rotary_bytes(model: ModelSpec) -> int:
+    """Tables of rotary embedding that every rank keeps beside the weights: cosine and sine a position  [bytes].
+
+    positions · rotary dim · 2 bytes, for the full context whatever max_model_len is (vllm rotary_embedding); linear
+    scaling has a row a stretched position, and a model with local and global rotation keeps both tables.
+    """
+    mixers = (mixer for layer in model.layers for mixer in layer.mixers)
+    mixer = next((mixer for mixer in mixers if isinstance(mixer, Attention | MLA)), None)
+    scaling = model.config.get("rope_parameters") or model.config.get("rope_scaling") or {}
+    if mixer is None or not _rotates(model):
+        return 0
+    share = model.config.get("partial_rotary_factor") or scaling.get("partial_rotary_factor") or 1.0
+    dim = mixer.qk_rope_head_dim if isinstance(mixer, MLA) else int(mixer.head_dim * share)
+    stretched = scaling.get("factor", 1.0) if scaling.get("rope_type", scaling.get("type")) == "linear" else 1.0
+    tables = stretched + bool(model.config.get("rope_local_base_freq"))
+    return int(model.max_position_embeddings * dim * 2 * tables)
+
+
+def _rotates(model: ModelSpec) -> bool:
+    """Hybrids rotate only when their config says how, and Nemotron-H never does."""
+    config = model.config
+    if config.get("position_embedding_type", "rope") != "rope" or model.model_type == "nemotron_h":
+        return False
+    if "rope_theta" in config or "rope_parameters" in config or "rope_scaling" in config:
+        return True
+    return not any(isinstance(mixer, Recurrent) for layer in model.layers[:2] for mixer in layer.mixers)
 
 
 @cache
@@ -264,7 +299,10 @@ _FIT = f"fitted {CONSTANTS['fitted']} on published vLLM start-up logs (scripts/f
 _EXPLAINED = {
     "total": ("what the driver reports to torch", "the device's entry in the catalog"),
     "requested": ("ceil(total × gpu_memory_utilization)", "vLLM 0.32 v1/worker/utils.py request_memory"),
-    "weights": ("parameters of the rank × their bytes, quantisation and replicas included", "config.json"),
+    "weights": (
+        "parameters of the rank × their bytes, quantisation and replicas included, and rotary tables",
+        "config.json",
+    ),
     "activation": (
         "max(a · S·V·4 + b · T·H·2 + c, T · 2 · (3·I/TP + h·H)), experts' workspace and image encoder added",
         _FIT,

@@ -149,7 +149,8 @@ def fit_forward(found: Sequence[Log], constants: dict[str, Any]) -> None:
 
 def unexplained(log: Log) -> float:
     """The request less weights, KV and non-torch memory: the activation peak of a log that does not print it  [GiB]."""
-    budget = memory.memory_budget(log.model, log.deployment, int(log.printed("model_weights_gib") * GIB))
+    tensors = int(log.printed("model_weights_gib") * GIB) - memory.rotary_bytes(log.model)  # printed together
+    budget = memory.memory_budget(log.model, log.deployment, tensors)
     return (budget.requested.value - budget.weights.value - budget.non_torch.value) / GIB - log.printed(
         "available_kv_gib"
     )

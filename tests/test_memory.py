@@ -11,11 +11,11 @@ from planner.activation import activation_bytes
 from planner.catalog.models import model_named
 from planner.deployment import Deployment
 from planner.gpu import gpu_named
-from planner.memory import Part, graph_sizes, memory_budget
+from planner.memory import Part, graph_sizes, memory_budget, rotary_bytes
 from planner.units import GIB
 
 LLAMA = model_named("meta-llama/Llama-3.1-8B-Instruct")
-WEIGHTS = int(14.99 * GIB)  # as every log of Llama-3.1-8B in BF16 prints it
+WEIGHTS = 2 * 8_030_261_248  # Llama-3.1-8B in BF16; logs print 14.99 GiB, rotary tables included
 
 
 def served(gpu: str = "H100", **flags: Any) -> Deployment:
@@ -39,7 +39,8 @@ def test_parts_as_vllm_0_19_prints_them_on_h100(
     model: str, ranks: int, weights: float, activation: float, non_torch: float, available: float
 ) -> None:
     deployment = served(tensor_parallel_size=ranks, gpu_memory_utilization=0.95)
-    budget = memory_budget(model_named(model), deployment, int(weights * GIB))
+    spec = model_named(model)
+    budget = memory_budget(spec, deployment, int(weights * GIB) - rotary_bytes(spec))  # printed with the tables
     assert budget.activation.value / GIB == pytest.approx(activation, abs=0.06)
     assert budget.non_torch.value / GIB == pytest.approx(non_torch, abs=0.03)
     assert budget.available_kv.value / GIB == pytest.approx(available, abs=0.1)
@@ -78,6 +79,27 @@ def test_an_image_encoder_of_any_size_is_profiled_with_its_largest_image() -> No
     assert activation_bytes(model_named("Qwen/Qwen3.5-9B"), deployment) / GIB == pytest.approx(1.99, abs=0.06)
 
 
+# buffers of each model as vLLM 0.32 builds it on the meta device, bytes a rank
+@pytest.mark.parametrize(
+    ("model", "rope", "buffers"),
+    [
+        ("llama-3.1-8b", {}, 33_554_944),
+        ("deepseek-v3", {}, 20_972_496),
+        ("gemma-3-27b", {"rope_scaling": {"factor": 8, "type": "linear"}, "rope_local_base_freq": 1e4}, 302_023_650),
+        ("glm-4.5", {"partial_rotary_factor": 0.5}, 16_778_688),
+        ("qwen3-next-80b-a3b", {"partial_rotary_factor": 0.25, "rope_theta": 1e7}, 33_554_624),
+    ],
+)
+def test_rotary_tables_as_vllm_builds_them(model: str, rope: dict[str, Any], buffers: int) -> None:
+    spec = model_named(model)
+    assert rotary_bytes(replace(spec, config={**spec.config, **rope})) == pytest.approx(buffers, rel=0.001)
+
+
+def test_models_without_rotation_have_no_tables() -> None:
+    assert rotary_bytes(model_named("jamba-1.5-mini")) == 0
+    assert rotary_bytes(model_named("nemotron-h-8b")) == 0
+
+
 def test_utilization_is_a_share_of_the_total() -> None:
     budget = memory_budget(LLAMA, served(other_memory=2 * GIB), WEIGHTS)
     assert budget.requested.value == pytest.approx(0.9 * budget.total.value, abs=1)
@@ -109,7 +131,7 @@ def test_the_last_stage_of_a_pipeline_binds() -> None:
     budget = memory_budget(LLAMA, deployment, (WEIGHTS // 2, WEIGHTS // 2))
     assert budget.activation.value == pytest.approx(activation_bytes(LLAMA, deployment, last=True), abs=1)
     heavy_first = memory_budget(LLAMA, deployment, (WEIGHTS, WEIGHTS // 4))
-    assert heavy_first.weights.value == WEIGHTS
+    assert heavy_first.weights.value == WEIGHTS + rotary_bytes(LLAMA)
 
 
 def test_cpu_pool_is_exactly_what_was_set() -> None:

@@ -13,7 +13,7 @@ from planner.memory import MemoryBudget, memory_budget
 from planner.units import GIB
 from planner.validation import error_summary
 from planner.validation.startup import Row, deployment_of, is_stated, model_of
-from planner.weights import weights
+from planner.weights import stage_weights
 
 _PARTS = {
     "weights": "model_weights_gib",
@@ -37,8 +37,8 @@ def validate(rows: Iterable[Row]) -> dict[str, Any]:
             results.append(_compared(row))
         except (InputError, Refusal) as reason:
             skipped.append({"id": row.get("id"), "model": row.get("model"), "reason": str(reason)})
-    groups: dict[str, list[float]] = defaultdict(list)
-    parts: dict[str, list[float]] = defaultdict(list)
+    groups: defaultdict[str, list[float]] = defaultdict(list)
+    parts: defaultdict[str, list[float]] = defaultdict(list)
     for result in results:
         groups[result["source_group"]].append(result["ratio"])
         for name, (predicted, observed) in result["parts_gib"].items():
@@ -64,8 +64,10 @@ def _compared(row: Row) -> dict[str, Any]:
         )
     model, deployment = model_of(row), deployment_of(row)
     layout = kv_layout(model, deployment)
-    budget = memory_budget(model, deployment, weights(model, deployment).stages)
+    stages = [stage.total + stage.absorbed for stage in stage_weights(model, deployment)]
+    budget = memory_budget(model, deployment, stages)
     sizes = budget.available_kv[1:]
+    predicted: list[float]
     if tokens:
         unit, observed, length = "tokens", tokens, layout.max_model_len
         predicted = [layout.kv_cache_size_tokens(layout.num_blocks(size), length) for size in sizes]

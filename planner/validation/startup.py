@@ -28,7 +28,7 @@ _RELEASED = {
     "2026-01": "0.14",
     "2026-03": "0.17",
     "2026-04": "0.19",
-    "2026-05": "0.20",
+    "2026-05": "0.21",
     "2026-06": "0.22",
     "2026-07": "0.24",
     "2026-08": "0.27",
@@ -62,7 +62,7 @@ def version_of(row: Row) -> str:
     >>> version_of({"vllm_version": "0.24-era"}), version_of({"notes": "kv_cache_utils.py:1229 (0.11.x)"})
     ('0.24', '0.11')
     >>> version_of({"vllm_version": "nightly 1acd67a7 (2026-05-10)"})
-    '0.20'
+    '0.21'
     """
     if is_v0(row):
         return _LAST_V0
@@ -90,8 +90,9 @@ def model_of(row: Row) -> ModelSpec:
         model = model_named(name)
     except InputError:
         model = model_named(_QUANTIZED_NAME.sub("", name.rpartition("/")[2]).strip(" -"))
-    if model.quantization_config:
-        return model
+    else:
+        if model.quantization_config:
+            return model
     words = f"{row.get('quantization') or ''} {name}".lower()
     if "bitsandbytes" in words or "bnb" in words:
         return replace(model, quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True})
@@ -101,7 +102,11 @@ def model_of(row: Row) -> ModelSpec:
 
 @cache
 def _recipes() -> dict[str, dict[str, Any]]:
-    return json.loads((FOLDER / "models.quantization.json").read_text(encoding="utf-8"))
+    """The catalog's recipes, without the KV dtype that only some checkpoints of the kind declare."""
+    recipes = json.loads((FOLDER / "models.quantization.json").read_text(encoding="utf-8"))
+    for recipe in recipes.values():
+        recipe.get("quantization", {}).pop("kv_cache_quant_algo", None)
+    return recipes
 
 
 def gpu_of(row: Row) -> Gpu:
