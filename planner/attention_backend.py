@@ -100,8 +100,8 @@ def _sparse_latent(model: ModelSpec, deployment: Deployment, requested: str, maj
     """MLA with an indexer: Hopper and Blackwell only, blocks of 64 tokens."""
     if major not in (9, 10, 12):
         raise Refusal(
-            f"No kernel for sparse latent attention runs on {deployment.gpu.name}: {model.architecture} needs Hopper or "
-            "Blackwell."
+            f"No kernel for sparse latent attention runs on {deployment.gpu.name}: {model.architecture} needs Hopper "
+            "or Blackwell."
         )
     if model.architecture == "GlmMoeDsaForCausalLM" and requested == "auto" and major == 10:
         requested = "fp8_e4m3"
@@ -136,9 +136,16 @@ def _plain(model: ModelSpec, deployment: Deployment, requested: str, major: int,
     if prefix:
         if major == 10 and heads <= set(FLASHINFER_HEADS) and 256 in heads:
             return Backend(name="TRITON_FLASHINFER", block_size=64, block_multiple=64, kv_cache_dtype=requested)
-        name = "TRITON_FLASH_ATTN" if major == 9 and heads <= {256, 512} else "TRITON_ATTN"
+        flash = {9: "TRITON_FLASH_ATTN" if heads <= {256, 512} else "TRITON_ATTN", 10: "FLASH_ATTN"}
+        name = flash.get(major, "TRITON_ATTN")
+        if name == "TRITON_FLASH_ATTN":
+            block = _flash_block(heads, requested, major)
+            return Backend(name=name, block_size=block, block_multiple=block, kv_cache_dtype=requested)
         return _triton(name, deployment, requested, major, minor)
-    flashinfer = heads <= set(FLASHINFER_HEADS) and (not sinks or major == 10)
+    if max(heads, default=0) > 256 and len(heads) > 1 and major not in (9, 10, 11):
+        return _triton("TRITON_ATTN", deployment, requested, major, minor)
+    across = any(isinstance(m, Attention) and m.cross for m in model.mixers)
+    flashinfer = heads <= set(FLASHINFER_HEADS) and (not sinks or major == 10) and not across
     if requested.startswith("nvfp4"):
         if not flashinfer or (major != 10 and 64 in heads):
             raise Refusal(f"An NVFP4 KV cache needs FlashInfer, which does not serve head sizes {sorted(heads)} here.")
@@ -147,12 +154,18 @@ def _plain(model: ModelSpec, deployment: Deployment, requested: str, major: int,
         return Backend(name="FLASHINFER", block_size=16, block_multiple=16, kv_cache_dtype=requested)
     divisible = all(size % 8 == 0 and size <= 512 for size in heads)
     by_flash = requested in ("fp8", "fp8_e4m3") and (major == 9 or (major == 10 and max(heads, default=0) <= 128))
-    if divisible and (major, minor) >= (8, 0) and not (sinks and major == 8):
-        if not kv_dtype(requested).quantized or by_flash:
-            return Backend(name="FLASH_ATTN", block_size=16, block_multiple=16, kv_cache_dtype=requested)
+    stored = by_flash or not kv_dtype(requested).quantized
+    if divisible and stored and (major, minor) >= (8, 0) and not (sinks and major == 8):
+        block = _flash_block(heads, requested, major)
+        return Backend(name="FLASH_ATTN", block_size=block, block_multiple=block, kv_cache_dtype=requested)
     if flashinfer:
         return Backend(name="FLASHINFER", block_size=16, block_multiple=16, kv_cache_dtype=requested)
     return _triton("TRITON_ATTN", deployment, requested, major, minor)
+
+
+def _flash_block(heads: set[int], requested: str, major: int) -> int:
+    """16 tokens, but 64 where FlashAttention 4 reads an FP8 cache with heads of 512 on Hopper  [tokens]."""
+    return 64 if major == 9 and requested in ("fp8", "fp8_e4m3") and max(heads, default=0) == 512 else 16
 
 
 def prefix_lm(model: ModelSpec) -> bool:

@@ -60,7 +60,8 @@ FAMILIES: Mapping[str, Family] = {
     **dict.fromkeys(("hunyuan_v1_moe", "hunyuan"), Family(mlps=mlps.hunyuan)),
     "dbrx": Family(mixers=mixers.dbrx, mlps=mlps.every_layer),
     # Up and down projections without a gate.
-    **dict.fromkeys(("gpt_neox", "gptj", "gpt_j", "phi", "nemotron", "arcee", "apertus", "jais2", "persimmon", "codegen"), _GPT),
+    **dict.fromkeys(("gpt_neox", "gptj", "gpt_j", "phi", "nemotron", "arcee", "apertus", "jais2", "persimmon",
+                     "codegen"), _GPT),
     **dict.fromkeys(("gpt2", "opt", "bloom"), Family(mixers=mixers.full, mlps=mlps.ungated, tied=True)),
     "starcoder2": Family(mlps=mlps.ungated, tied=True),
     "gpt_bigcode": Family(mixers=mixers.bigcode, mlps=mlps.ungated, tied=True),
@@ -93,7 +94,8 @@ FAMILIES: Mapping[str, Family] = {
     "deepseek_v4": Family(mixers=mixers.deepseek_v4),
     **dict.fromkeys(("minimax_m3_text", "minimax_m3"), Family(mixers=mixers.minimax_m3)),
     # Recurrent layers, alone or between attention layers.
-    **dict.fromkeys(("mamba", "falcon_mamba"), Family(mixers=recurrent.only(recurrent.mamba1), mlps=mlps.none, tied=True)),
+    **dict.fromkeys(("mamba", "falcon_mamba"),
+                    Family(mixers=recurrent.only(recurrent.mamba1), mlps=mlps.none, tied=True)),
     "mamba2": Family(mixers=recurrent.only(recurrent.mamba2), mlps=mlps.none),
     "jamba": Family(mixers=recurrent.jamba),
     "bamba": Family(mixers=recurrent.listed(recurrent.mamba2)),

@@ -20,7 +20,7 @@ class KvDtype:
     latent             latent attention accepts it
     plain              ordinary attention accepts it
     quantized          stored in fewer bits than the model computes with
-    least_capability   lowest CUDA compute capability as major × 10 + minor, 0 for any
+    least_capability   lowest CUDA compute capability as major × 10 + minor, 0 for any  [capability]
     boundary_layers    layers at each end that stay unquantised in models without recurrent layers  [layers]
     meaning            packing and scales, in words
     """

@@ -64,7 +64,7 @@ def _equal_sized(caches: Sequence[Cached]) -> list[Group]:
 
 
 def _packed(caches: Sequence[Cached]) -> list[Group]:
-    """Groups of equal pattern repeats; a kind with unequal counts of page sizes stays whole (get_packed_kv_cache_groups)."""
+    """Groups of equal pattern repeats; a kind with unequal counts of page sizes stays whole."""
     families: Mapping[tuple[str, int | None, int], Group] = defaultdict(list)
     for index, spec in caches:
         families[spec.family].append((index, spec))

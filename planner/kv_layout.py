@@ -12,12 +12,14 @@ from planner.errors import Refusal
 from planner.kv_dtype import declared_kv_dtype, kv_dtype
 from planner.kv_groups import grouped, grows, stage_of_layer
 from planner.kv_specs import KvSpec, draft_layers, layer_specs
-from planner.model import CompressedAttention, ModelSpec, Recurrent
+from planner.model import CompressedAttention, ModelSpec
 from planner.units import memory
 
 TOKENS_ARE_CONCURRENCY = (0, 21, 0)  # from here on "KV cache size" is int(concurrency × max_model_len)
-CHECKPOINT_BLOCKS = (0, 32, 0)  # from here on Mamba 2 and KDA keep one more state block a request
-ASYNC_STEPS = 2  # steps in flight with async scheduling, the default
+ATTENTION_FREE = ("mamba", "mamba2", "falcon_mamba")  # families without prefix caching
+SETTLED_FREES = (0, 26, 0)  # from here on blocks are freed when a step settles, so each step in flight holds its own
+STATE_CHECKPOINTS = (0, 32, 0)  # from here on Mamba 2 (and KDA where FlashKDA runs) keep one more state block
+ASYNC_STEPS = 2  # steps in flight with async scheduling, the default but on CPUs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,11 +210,12 @@ def _layout(model: ModelSpec, deployment: Deployment) -> KvLayout:
     bytes_per_block = max((width[widest] for width in widths), default=0)
     specs = [spec for index, spec in caches if stages[index] == widest]
     attention = [spec for _, spec in caches if spec.kind != "state"]
+    checkpoints = deployment.version >= STATE_CHECKPOINTS
+    own = [[spec for index, spec in group if stages[index] == widest] or [group[0][1]] for group in groups]
     return KvLayout(
         groups=tuple(
-            _group([spec for index, spec in group if stages[index] == widest] or [group[0][1]], len(group), width[widest],
-                   bytes_per_block)
-            for group, width in zip(groups, widths, strict=True)
+            _group(mine, len(group), width[widest], bytes_per_block, checkpoints)
+            for mine, group, width in zip(own, groups, widths, strict=True)
         ),
         bytes_per_block=bytes_per_block,
         block_size=_block_size(attention, backend.block_size),
@@ -221,15 +224,15 @@ def _layout(model: ModelSpec, deployment: Deployment) -> KvLayout:
         state_bytes_per_seq=sum(spec.content for spec in specs if spec.kind == "state"),
         resolved_kv_cache_dtype=backend.kv_cache_dtype,
         backend=backend.name,
-        in_flight_tokens=ASYNC_STEPS * deployment.step_tokens,
+        in_flight_tokens=_steps_in_flight(deployment) * deployment.step_tokens,
         encoder_tokens=deployment.step_tokens,
         speculative_tokens=deployment.num_speculative_tokens,
-        prefix_caching=deployment.enable_prefix_caching and any(spec.kind != "state" for spec in specs),
+        prefix_caching=deployment.enable_prefix_caching and model.model_type not in ATTENTION_FREE,
         context_ranks=deployment.decode_context_parallel_size,
         tokens_are_concurrency=deployment.version >= TOKENS_ARE_CONCURRENCY,
         max_model_len=deployment.max_model_len or model.max_position_embeddings,
         assumptions=tuple(assumptions),
-    )  # fmt: skip
+    )
 
 
 def _whole(value: float) -> float:
@@ -242,7 +245,12 @@ def _block_size(attention: list[KvSpec], preferred: int) -> int:
     return growing[0] if growing else attention[0].block_size if attention else preferred
 
 
-def _group(specs: list[KvSpec], layers: int, width: int, bytes_per_block: int) -> KvGroup:
+def _steps_in_flight(deployment: Deployment) -> int:
+    """Steps whose tokens a windowed layer still holds  [steps]."""
+    return ASYNC_STEPS if deployment.version >= SETTLED_FREES and not deployment.gpu.is_cpu else 1
+
+
+def _group(specs: list[KvSpec], layers: int, width: int, bytes_per_block: int, checkpoints: bool) -> KvGroup:
     main = max(specs, key=lambda spec: (spec.kind != "indexer", spec.page_size_bytes))
     page = main.page_size_bytes
     return KvGroup(
@@ -256,7 +264,7 @@ def _group(specs: list[KvSpec], layers: int, width: int, bytes_per_block: int) -
         head_size=main.head_size,
         head_size_v=main.head_size_v,
         sliding_window=main.window,
-        checkpoints=main.checkpoints,
+        checkpoints=main.checkpoints if checkpoints else 0,
     )
 
 
@@ -300,9 +308,3 @@ def kv_report(model: ModelSpec, deployment: Deployment, available: int | None) -
 
 def _as_dict(group: KvGroup) -> dict[str, Any]:
     return {name: getattr(group, name) for name in KvGroup.__dataclass_fields__}
-
-
-def is_hybrid(model: ModelSpec) -> bool:
-    """Attention and recurrent layers together."""
-    kinds = {isinstance(mixer, Recurrent) for mixer in model.mixers}
-    return kinds == {True, False}

@@ -12,7 +12,8 @@ from planner.model import MLA, Attention, CompressedAttention, Mixer, ModelSpec,
 
 FP32 = 4
 GROWING = ("full", "latent", "indexer")
-DS_V4_SLOT, DS_V4_ALIGNMENT = 584, 576  # 448 FP8 + 64 bfloat16 + 8 scales; page alignment  [bytes] vLLM 0.32 deepseek_v4
+# DeepSeek-V4: 448 FP8, 64 bfloat16 and 8 scale bytes a vector, pages aligned for FlashMLA (vLLM 0.32 deepseek_v4).
+DS_V4_SLOT, DS_V4_ALIGNMENT = 584, 576
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,9 +194,9 @@ class _Sizing:
         return state_bytes(mixer, self.deployment, self.item, self._state_item(mixer))
 
     def _state_item(self, mixer: Recurrent) -> int:
-        """Bytes of one element of the state matrix: float32 where the family or its config asks for it."""
+        """Bytes of one element of the state matrix: float32 where the family or its config asks for it, and on CPUs."""
         config = self.model.config
-        if mixer.kind == "kda" or (self.deployment.gpu.is_cpu and mixer.kind == "gated_delta_net"):
+        if mixer.kind == "kda" or (self.deployment.gpu.is_cpu and mixer.kind != "lightning"):
             return FP32
         if self.model.model_type.startswith("nemotron_h"):
             return ITEM_SIZE.get(str(config.get("mamba_ssm_cache_dtype", "float32")), FP32)
@@ -207,7 +208,7 @@ class _Sizing:
         """The caches one mixer keeps; skip leaves it unquantised."""
         if isinstance(mixer, Recurrent):
             content = self._state(mixer)
-            checkpoints = int(mixer.kind == "mamba2" or (mixer.kind == "kda" and not self.deployment.gpu.is_cpu))
+            checkpoints = int(mixer.kind == "mamba2" or self._flash_kda(mixer))
             page = self.state_page or content
             return [KvSpec(kind="state", block_size=0, content=content, page_size_bytes=page, checkpoints=checkpoints)]
         if isinstance(mixer, CompressedAttention):
@@ -222,6 +223,11 @@ class _Sizing:
         if mixer.kv_shared:
             return []
         return self._attention(mixer, skip)
+
+    def _flash_kda(self, mixer: Recurrent) -> bool:
+        """Whether FlashKDA runs, which keeps a checkpoint block (vLLM 0.32 models/kimi_k3/nvidia/kda.py)."""
+        major = (self.deployment.gpu.compute_capability or (0, 0))[0]
+        return mixer.bounded_gate and mixer.head_dim == 128 and major in (9, 10, 12)
 
     def _attention(self, mixer: Attention, skip: bool) -> list[KvSpec]:
         slot = self._slot(mixer, kv_dtype("auto") if skip else self.dtype)

@@ -115,14 +115,13 @@ def pattern_length(keys: Keys, default: int) -> int:
     return value
 
 
-def last_full(default_pattern: int, default_window: int) -> Reader:
-    """As alternating, and the last layer is full whatever the pattern says (EXAONE 4)."""
-    inner = alternating(default_pattern, default_window)
+def by_type(default_window: int) -> Reader:
+    """Windowed only where layer_types says so, full without it."""
 
     def read(keys: Keys) -> Layers:
-        if "layer_types" in keys:
-            return inner(keys)
-        return [*inner(keys)[:-1], (plain(keys),)]
+        count = num_layers(keys)
+        types = keys.each("layer_types", count) or ["full_attention"] * count
+        return typed(keys, types, plain(keys), plain(keys, sliding_window=window(keys, default_window)))
 
     return read
 
@@ -167,12 +166,14 @@ def chatglm(keys: Keys) -> Layers:
 
 def dbrx(keys: Keys) -> Layers:
     """KV heads stand in attn_config (DBRX, MPT)."""
-    return [(plain(keys, num_key_value_heads=keys.part("attn_config").maybe("kv_n_heads", least=1)),)] * num_layers(keys)
+    kv_heads = keys.part("attn_config").maybe("kv_n_heads", least=1)
+    return [(plain(keys, num_key_value_heads=kv_heads),)] * num_layers(keys)
 
 
 def nas(keys: Keys) -> Layers:
     """Each block says how many query heads share a KV head, or that it has no attention (Nemotron-NAS, DeciLM)."""
-    heads, layers = num_heads(keys), []
+    heads = num_heads(keys)
+    layers: Layers = []
     for block in keys.each("block_configs", num_layers(keys)) or []:
         attention = Keys(block).part("attention")
         grouped = attention.maybe("n_heads_in_group", least=1)
@@ -190,6 +191,13 @@ def llama4(keys: Keys) -> Layers:
     every = keys.count("no_rope_layer_interval", default=4)
     rope = keys.each("no_rope_layers", count) or [int((i + 1) % every != 0) for i in range(count)]
     return [(plain(keys, attention_chunk_size=chunk or None) if rotary else plain(keys),) for rotary in rope]
+
+
+def muse_glimmer(keys: Keys) -> Layers:
+    """Windows in the layers with rotary embedding; each fourth, counted from the last, is full (Muse Glimmer)."""
+    count, limit = num_layers(keys), window(keys, 2048)
+    rope = keys.each("no_rope_layers", count) or [int((count - 1 - i) % 4 != 0) for i in range(count)]
+    return [(plain(keys, sliding_window=limit) if rotary else plain(keys),) for rotary in rope]
 
 
 def gemma3n(keys: Keys) -> Layers:
@@ -272,20 +280,21 @@ def step3p5(keys: Keys) -> Layers:
 def mla(keys: Keys) -> Layers:
     """Latent attention, with an indexer where the config has one (DeepSeek-V2 to V3.2, Kimi-K2, GLM-4.7 and 5).
 
-    GLM-5.2 lets a layer reuse the indexer of an earlier one (indexer_types: full or shared).
+    A layer may reuse the choice of an earlier one and then has no indexer: S in index_topk_pattern, or all but every
+    index_topk_freq-th from index_skip_topk_offset on (GLM-5.2; vLLM 0.32 models/deepseek_v32/attention.py).
     """
     if "kv_lora_rank" not in keys:
         return full(keys)
     count = num_layers(keys)
     dense, sparse = latent(keys, None), latent(keys, indexer(keys))
-    types = keys.each("indexer_types", count)
-    skipped = keys.maybe("index_topk_freq", least=1)
-    if types is not None:
-        return [(dense if name == "shared" else sparse,) for name in types]
-    if skipped is not None and skipped > 1:
-        offset = keys.maybe("index_skip_topk_offset") or 2
-        return [(dense if max(i - offset + 1, 0) % skipped else sparse,) for i in range(count)]
-    return [(sparse,)] * count
+    pattern, every = keys.get("index_topk_pattern"), keys.count("index_topk_freq", default=1)
+    offset = keys.maybe("index_skip_topk_offset")
+    start = 2 if offset is None else offset
+    if pattern is None:
+        reuses = [max(i - start + 1, 0) % every != 0 for i in range(count)]
+    else:
+        reuses = [i < len(pattern) and pattern[i] == "S" for i in range(count)]
+    return [(dense if reused else sparse,) for reused in reuses]
 
 
 def latent(keys: Keys, indexer: Indexer | None) -> MLA:

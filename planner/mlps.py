@@ -164,8 +164,9 @@ def gemma4(keys: Keys) -> Parts:
     routed = experts(keys, True) if keys.get("enable_moe_block") else None
     if routed is None:
         return dense_parts
-    return [Moe(num_experts=routed.num_experts, num_experts_per_tok=routed.num_experts_per_tok,
-                moe_intermediate_size=routed.moe_intermediate_size, shared_intermediate_size=width)] * count  # fmt: skip
+    moe = Moe(num_experts=routed.num_experts, num_experts_per_tok=routed.num_experts_per_tok,
+              moe_intermediate_size=routed.moe_intermediate_size, shared_intermediate_size=width)  # fmt: skip
+    return [moe] * count
 
 
 def lfm2(keys: Keys) -> Parts:

@@ -69,7 +69,7 @@ class MLA:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressedAttention:
-    """One shared key-value vector a token in a sliding window, and beyond it one for each group of tokens (DeepSeek-V4).
+    """One shared key-value vector a token in a window, and beyond it one for each group of tokens (DeepSeek-V4).
 
     num_attention_heads  query heads  [heads]
     q_lora_rank          rank of the query projection  [elements]
@@ -104,6 +104,7 @@ class Recurrent:
     head_dim       value size of one head  [elements]
     state_size     key size of one head, or the state a channel keeps  [elements]
     inner_size     channels in all  [elements]
+    bounded_gate   the decay gate has a lower bound, which faster kernels need (KDA)
     """
 
     kind: str
@@ -113,6 +114,7 @@ class Recurrent:
     head_dim: int
     state_size: int
     inner_size: int
+    bounded_gate: bool = False
 
 
 Mixer = Attention | MLA | CompressedAttention | Recurrent

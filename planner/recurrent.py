@@ -66,7 +66,8 @@ def kda(keys: Keys) -> Recurrent:
     size = linear.count("head_dim", default=keys.maybe("linear_head_dim") or 128)
     kernel = linear.count("short_conv_kernel_size", default=keys.maybe("linear_conv_kernel_dim") or 4)
     return Recurrent(kind="kda", conv_kernel=kernel, num_heads=heads, num_key_heads=heads, head_dim=size,
-                     state_size=size, inner_size=heads * size)  # fmt: skip
+                     state_size=size, inner_size=heads * size,
+                     bounded_gate=linear.get("gate_lower_bound") is not None)  # fmt: skip
 
 
 def lightning(keys: Keys) -> Recurrent:

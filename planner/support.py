@@ -35,6 +35,8 @@ PLUGINS: Mapping[str, str] = dict.fromkeys(
      "MBartForConditionalGeneration"), "vllm-project/bart-plugin",
 )  # fmt: skip
 
+WINDOWS_ALL_OR_NONE = ("Qwen2ForCausalLM",)
+
 
 def check(model: ModelSpec, deployment: Deployment) -> None:
     """Raise Refusal where vLLM would refuse the model or its parallelism."""
@@ -48,7 +50,13 @@ def check(model: ModelSpec, deployment: Deployment) -> None:
         raise Refusal(f"{heads} attention heads do not divide by tensor_parallel_size {tp}.")
     if deployment.pipeline_parallel_size > len(model.layers):
         raise Refusal(f"{len(model.layers)} layers cannot fill {deployment.pipeline_parallel_size} pipeline stages.")
+    if model.architecture in WINDOWS_ALL_OR_NONE and _mixed_windows(model):
+        raise Refusal(f"vLLM serves {model.architecture} with a sliding window in all layers or in none.")
     _check_context_parallel(model, deployment)
+
+
+def _mixed_windows(model: ModelSpec) -> bool:
+    return len({isinstance(m, Attention) and bool(m.sliding_window) for m in model.mixers}) > 1
 
 
 def _check_context_parallel(model: ModelSpec, deployment: Deployment) -> None:
@@ -76,7 +84,7 @@ def assumptions(model: ModelSpec, deployment: Deployment) -> list[str]:
     if deployment.num_speculative_tokens and not draft_layers(model, deployment):
         notes.append("The config has no draft layers: a separate draft model's KV cache is not counted.")
     if deployment.version < (0, 32, 0):
-        notes.append(f"Block sizes and grouping are those of vLLM 0.32; {deployment.vllm_version} may differ for hybrids.")
+        notes.append(f"Blocks and groups are those of vLLM 0.32; {deployment.vllm_version} may differ for hybrids.")
     if any(isinstance(mixer, Recurrent) for mixer in model.mixers) and not deployment.enable_prefix_caching:
         notes.append("Without prefix caching one state block a request is held.")
     return notes
