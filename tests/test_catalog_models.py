@@ -5,9 +5,10 @@ import sys
 
 import pytest
 
-from planner.catalog.models import knows, model_named, models
+from planner.catalog.models import CatalogModel, knows, model_named, models
 from planner.errors import InputError
 from planner.model import MLA, Attention, Moe, Recurrent
+from planner.weights import parameters
 
 IDS = [checkpoint for model in models() for checkpoint in model.checkpoints]
 
@@ -48,6 +49,24 @@ def test_an_unknown_name_brings_the_nearest() -> None:
         model_named("llama3-8b")
     with pytest.raises(InputError, match="Qwen/Qwen3-32B"):
         model_named("Qwen/Qwen3-32")
+
+
+# The counts are those of the publishers' safetensors headers; vLLM pads the vocabulary to a multiple of 64.
+
+COUNTED = [model for model in models() if model.published_parameters]
+ENCODERS = ("vision_config", "audio_config", "encoder_layers")
+
+
+@pytest.mark.parametrize("model", COUNTED, ids=lambda model: model.name)
+def test_a_shape_has_the_parameters_its_publisher_counts(model: CatalogModel) -> None:
+    assert model.published_parameters is not None
+    spec = model.spec
+    counted = parameters(spec)
+    if any(part in spec.wrapper for part in ENCODERS):
+        assert counted.total - counted.encoder < model.published_parameters
+    else:
+        padding = -spec.vocab_size % 64 * spec.hidden_size * (1 if spec.tie_word_embeddings else 2)
+        assert counted.total - padding == pytest.approx(model.published_parameters, abs=spec.vocab_size)
 
 
 # Heads, sizes and layers below are read off the publishers' model cards and technical reports.

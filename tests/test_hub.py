@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -96,9 +97,10 @@ class Answers(BaseHTTPRequestHandler):
         if error:
             self.send_header("X-Error-Code", error)
             self.send_header("X-Error-Message", error)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(content)
+        with suppress(ConnectionError):  # a client that waited no longer has hung up
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:
         pass
