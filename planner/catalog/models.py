@@ -29,7 +29,7 @@ class CatalogModel:
     checkpoints           Hugging Face ids that have this shape, the original first
     published_parameters  as the publisher's safetensors headers or card count them, None where not known  [parameters]
     source                where the facts come from
-    date                  when they were read
+    date                  when they were written down
     """
 
     name: str
