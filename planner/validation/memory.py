@@ -12,7 +12,7 @@ from planner.kv_layout import kv_layout
 from planner.memory import MemoryBudget, memory_budget
 from planner.units import GIB
 from planner.validation import error_summary
-from planner.validation.startup import Row, deployment_of, is_stated, model_of
+from planner.validation.startup import Row, deployment_of, is_stated, is_v0, model_of
 from planner.weights import stage_weights
 
 _PARTS = {
@@ -63,6 +63,8 @@ def _compared(row: Row) -> dict[str, Any]:
             "end_to_end", False, f"a row whose inputs decide its result ({row.get('notes') or 'no notes'})"
         )
     model, deployment = model_of(row), deployment_of(row)
+    if is_v0(row) and any(getattr(mixer, "cross", False) for mixer in model.mixers):
+        raise InputError("engine", "V0", "V1 for encoder-decoder models: V0 kept self and cross attention in one pool")
     layout = kv_layout(model, deployment)
     stages = [stage.total + stage.absorbed for stage in stage_weights(model, deployment)]
     budget = memory_budget(model, deployment, stages)
