@@ -278,7 +278,8 @@ def texts() -> Iterator[tuple[Path, int, str]]:
     """Every line of every text file, but for this one and what is installed or generated."""
     for path in sorted(ROOT.rglob("*")):
         parts = path.relative_to(ROOT).parts
-        if parts[0] in {".git", ".venv", ".venv-engine", ".hypothesis"} or parts[0].endswith("_cache") or path == Path(__file__):
+        is_foreign = parts[0].startswith(".") and parts[0] not in {".ci", ".streamlit"}
+        if is_foreign or path == Path(__file__):
             continue
         if path.is_file() and path.suffix in TEXTS:
             for number, line in enumerate(path.read_text(errors="replace").splitlines(), start=1):
