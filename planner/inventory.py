@@ -116,10 +116,10 @@ def _compressor(width: int, size: int, ratio: int, hidden: int) -> Iterator[Weig
 
 def _mamba1(mixer: Recurrent, style: Style, hidden: int, cut: Cut) -> Iterator[Weight]:
     inner, state, rank = cut.share(mixer.inner_size), mixer.state_size, style.time_step_rank or -(-hidden // 16)
-    yield linear(ATTENTION, 2 * inner, hidden, "mamba.in_proj", bias=style.state_bias)
-    yield linear(ATTENTION, rank + 2 * state, inner, "mamba.x_proj")
-    yield linear(ATTENTION, inner, rank, "mamba.dt_proj", bias=True)
-    yield linear(ATTENTION, hidden, inner, "mamba.out_proj", bias=style.state_bias)
+    yield linear(ATTENTION, 2 * inner, hidden, f"{style.state}.in_proj", bias=style.state_bias)
+    yield linear(ATTENTION, rank + 2 * state, inner, f"{style.state}.x_proj")
+    yield linear(ATTENTION, inner, rank, f"{style.state}.dt_proj", bias=True)
+    yield linear(ATTENTION, hidden, inner, f"{style.state}.out_proj", bias=style.state_bias)
     yield vector(ATTENTION, inner * (mixer.conv_kernel + style.conv_bias + 1))  # convolution and D
     yield vector(ATTENTION, inner * state, "float32")  # A
     if style.state_norm:
@@ -131,8 +131,8 @@ def _mamba2(mixer: Recurrent, style: Style, hidden: int, cut: Cut) -> Iterator[W
     # Groups that do not divide among the ranks are replicated: one for each rank.
     groups = max(1, mixer.num_key_heads // cut.ranks) if mixer.num_key_heads % cut.ranks == 0 else 1
     convolved = inner + 2 * groups * mixer.state_size
-    yield linear(ATTENTION, inner + convolved + heads, hidden, "mixer.in_proj", bias=style.state_bias)
-    yield linear(ATTENTION, hidden, inner, "mixer.out_proj", bias=style.state_bias)
+    yield linear(ATTENTION, inner + convolved + heads, hidden, f"{style.state}.in_proj", bias=style.state_bias)
+    yield linear(ATTENTION, hidden, inner, f"{style.state}.out_proj", bias=style.state_bias)
     yield vector(ATTENTION, convolved * (mixer.conv_kernel + style.conv_bias) + 2 * heads)  # with D and dt_bias
     yield vector(ATTENTION, heads, "float32")  # A
     if style.state_norm:
@@ -195,7 +195,7 @@ def _moe(moe: Moe, style: Style, hidden: int, cut: Cut) -> Iterator[Weight]:
     else:
         count, width = moe.num_experts, max(cut.share(whole), min(whole, style.expert_width))
     width, padded = _multiple(width, cut.expert_width), _multiple(inner, cut.expert_hidden)
-    name = f"{style.mlp}.experts"
+    name = f"{style.moe}.experts"
     rows = (2 if moe.gated else 1) * width
     bias = (rows, padded) if style.expert_bias else (0, 0)
     yield Weight(EXPERTS, rows, padded, count, bias[0], "", "experts", (name,) * (2 if moe.gated else 1))
@@ -205,13 +205,13 @@ def _moe(moe: Moe, style: Style, hidden: int, cut: Cut) -> Iterator[Weight]:
     if style.correction_bias:
         yield vector(MLP, moe.num_experts, "float32")
     if moe.shared_intermediate_size:
-        shared = f"{style.mlp}.{style.shared}"
+        shared = f"{style.moe}.{style.shared}"
         yield from feed_forward(MLP, cut.share(moe.shared_intermediate_size), hidden, moe.gated, shared)
         if style.shared_gate:
             yield Weight(MLP, 1, hidden)
     if style.expert_hidden:
-        yield linear(MLP, inner, hidden, f"{style.mlp}.fc1_latent_proj", f"{style.mlp}.routed_expert_down_proj")
-        yield linear(MLP, hidden, inner, f"{style.mlp}.fc2_latent_proj", f"{style.mlp}.routed_expert_up_proj")
+        yield linear(MLP, inner, hidden, f"{style.moe}.fc1_latent_proj", f"{style.moe}.routed_expert_down_proj")
+        yield linear(MLP, hidden, inner, f"{style.moe}.fc2_latent_proj", f"{style.moe}.routed_expert_up_proj")
         if style.latent_norm:
             yield vector(NORMS, inner)
 

@@ -133,13 +133,14 @@ class Names:
         self.anywhere = anywhere
 
     def __contains__(self, name: str) -> bool:
-        if any(prefix in self.exact for prefix in _prefixes(name)):
+        names = spellings(name)
+        if any(prefix in self.exact for spelling in names for prefix in _prefixes(spelling)):
             return True
-        if self.anywhere and any(entry in name for entry in self.exact):
+        if self.anywhere and any(entry in spelling for entry in self.exact for spelling in names):
             return True
-        if any(fnmatchcase(name, entry) or fnmatchcase(name, entry + ".*") for entry in self.wild):
+        if any(fnmatchcase(n, entry) or fnmatchcase(n, entry + ".*") for entry in self.wild for n in names):
             return True
-        return any(pattern.match(spelling) for pattern in self.patterns for spelling in spellings(name))
+        return any(pattern.match(spelling) for pattern in self.patterns for spelling in names)
 
 
 def _prefixes(name: str) -> list[str]:
@@ -165,9 +166,19 @@ def canonical(name: str) -> str:
 
 
 def spellings(name: str) -> tuple[str, ...]:
-    """The ways checkpoints may write a module's full name."""
+    """The ways checkpoints may write a module's full name.
+
+    >>> spellings("visual.blocks.0.attn.qkv")[1]
+    'model.visual.blocks.0.attn.qkv'
+    """
+    if name.startswith("visual."):
+        inner = name.removeprefix("visual.")
+        return tuple(f"{before}{tower}.{inner}" for tower in _TOWERS for before in ("", "model."))
     inner = name.removeprefix("model.")
     return (name, f"model.language_model.{inner}", f"language_model.model.{inner}", f"backbone.{inner}")
+
+
+_TOWERS = ("visual", "vision_tower", "vision_model", "vision_encoder", "multi_modal_projector", "mm_projector")
 
 
 def _fp8(config: Mapping[str, Any]) -> Choice:

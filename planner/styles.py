@@ -49,7 +49,8 @@ class Style:
     head_bias         the head has a bias
     attention         name of the attention module in checkpoints
     qkv, out          names of its projections
-    mlp, shared       names of the feed-forward module, and of the shared experts in it
+    mlp, moe, shared  names of the dense feed-forward, of the mixture of experts, and of the shared experts in it
+    state             name of the recurrent module
     owns              whether a layer holds its attention and feed-forward itself (Zamba 2 shares them)
     layer_extra       what else a layer holds
     model_extra       what else stands beside the embedding
@@ -87,6 +88,8 @@ class Style:
     qkv: tuple[str, ...] = QKV
     out: str = "o_proj"
     mlp: str = "mlp"
+    moe: str = "mlp"
+    state: str = "mamba"
     shared: str = "shared_experts"
     owns: Callable[[ModelSpec, int], bool] | None = None
     layer_extra: LayerExtra | None = None
@@ -143,7 +146,7 @@ STYLES: Mapping[str, Mapping[str, Any]] = {
     },
     "phi3": _PHI3,
     "phimoe": {
-        "qkv_bias": True, "out_bias": True, "head_bias": True, "norm_vectors": 2, "mlp": "block_sparse_moe",
+        "qkv_bias": True, "out_bias": True, "head_bias": True, "norm_vectors": 2, "moe": "block_sparse_moe",
     },
     "phi": {**_ALL_BIAS, "norms": 1, "out": "dense"},
     "gemma": _ATTENTION_BIAS,
@@ -154,16 +157,16 @@ STYLES: Mapping[str, Mapping[str, Any]] = {
     "gemma4": {**_GEMMA3, "layer_extra": extras.gemma4_layer, "model_extra": extras.gemma4_model},
     "cohere": {**_ATTENTION_BIAS, "norms": 1, "qk_norm": _when("use_qk_norm", "heads", "none")},
     "cohere2_moe": {**_ATTENTION_BIAS, "norms": 1},
-    "granitemoe": {**_ATTENTION_BIAS, "mlp": "block_sparse_moe", "shared": "shared_mlp"},
-    "granitemoehybrid": {**_MAMBA2, "mlp": "block_sparse_moe"},
+    "granitemoe": {**_ATTENTION_BIAS, "moe": "block_sparse_moe", "shared": "shared_mlp"},
+    "granitemoehybrid": {**_MAMBA2, "mlp": "shared_mlp", "moe": "block_sparse_moe"},
     "bamba": {**_MAMBA2, "mlp_bias": _key("mlp_bias")},
     "falcon_h1": {
         **_MAMBA2, "mlp_bias": _key("mlp_bias"), "out_bias": _key("projectors_bias"),
         "state_bias": _key("projectors_bias"), "state_norm": _key("mamba_rms_norm"),
     },
     "nemotron_h": {
-        **_ATTENTION_BIAS, "mlp_bias": _key("mlp_bias"), "state_bias": _key("use_bias"), "mlp": "mixer",
-        "conv_bias": _key("use_conv_bias", True), "attention": "mixer", "correction_bias": True,
+        **_ATTENTION_BIAS, "mlp_bias": _key("mlp_bias"), "state_bias": _key("use_bias"), "mlp": "mixer", "moe": "mixer",
+        "conv_bias": _key("use_conv_bias", True), "attention": "mixer", "state": "mixer", "correction_bias": True,
         "expert_hidden": _key("moe_latent_size", 0),
     },
     "zamba2": {
@@ -171,15 +174,15 @@ STYLES: Mapping[str, Mapping[str, Any]] = {
         "owns": extras.zamba2_owns, "layer_extra": extras.zamba2_layer,
     },
     "mamba": {
-        "state_bias": _key("use_bias"), "conv_bias": _key("use_conv_bias", True), "state_norm": False,
+        "state_bias": _key("use_bias"), "conv_bias": _key("use_conv_bias", True), "state_norm": False, "state": "mixer",
         "time_step_rank": _key("time_step_rank", None),
     },
-    "mamba2": {"state_bias": _key("use_bias"), "conv_bias": _key("use_conv_bias", True)},
+    "mamba2": {"state_bias": _key("use_bias"), "conv_bias": _key("use_conv_bias", True), "state": "mixer"},
     "jamba": {
         "state_bias": _key("mamba_proj_bias"), "conv_bias": _key("mamba_conv_bias", True),
-        "time_step_rank": _key("mamba_dt_rank", None), "mlp": "feed_forward",
+        "time_step_rank": _key("mamba_dt_rank", None), "mlp": "feed_forward", "moe": "feed_forward",
     },
-    "lfm2": {"qk_norm": "head", "state_bias": _key("conv_bias"), "out": "out_proj", "mlp": "feed_forward",
+    "lfm2": {"qk_norm": "head", "state_bias": _key("conv_bias"), "out": "out_proj", "mlp": "feed_forward", "moe": "feed_forward",
              "correction_bias": _key("use_expert_bias")},
     "exaone4": {"qk_norm": "head"},
     "exaone_moe": {"qk_norm": "head", "correction_bias": True},
@@ -195,8 +198,8 @@ STYLES: Mapping[str, Mapping[str, Any]] = {
     "gpt_oss": {
         "qkv_bias": _key("attention_bias", True), "out_bias": True, "sinks": "all", "router_bias": True, "expert_bias": True,
     },
-    "mixtral": {"mlp": "block_sparse_moe"},
-    "minimax_m2": {**_QKV_ONLY, **_ROUTED_F32, "qk_norm": "cut", "mlp": "block_sparse_moe"},
+    "mixtral": {"moe": "block_sparse_moe"},
+    "minimax_m2": {**_QKV_ONLY, **_ROUTED_F32, "qk_norm": "cut", "moe": "block_sparse_moe"},
     "minimax_m3_text": {
         "router_float32": True, "correction_bias": _key("use_routing_bias"), "qk_norm": "head",
         "layer_extra": extras.minimax_m3_layer,
@@ -204,12 +207,12 @@ STYLES: Mapping[str, Mapping[str, Any]] = {
     "deepseek_v3": _DEEPSEEK,
     "deepseek_v4": {
         "layer_extra": extras.deepseek_v4_layer, "model_extra": extras.deepseek_v4_model, "attention": "attn",
-        "mlp": "ffn",
+        "moe": "ffn",
     },
     "kimi_linear": {
         "correction_bias": True, "output_gate": _when("mla_use_output_gate", "latent", "none"),
         "expert_hidden": _key("routed_expert_hidden_size", 0), "latent_norm": _key("latent_moe_use_norm"),
-        "expert_width": _key("min_moe_intermediate_per_partition", 256), "mlp": "block_sparse_moe",
+        "expert_width": _key("min_moe_intermediate_per_partition", 256), "moe": "block_sparse_moe",
         "layer_extra": extras.kimi_layer, "model_extra": extras.kimi_model,
     },
     "longcat_flash": {"norms": 4, "layer_extra": extras.longcat_layer},
@@ -238,7 +241,7 @@ STYLES: Mapping[str, Mapping[str, Any]] = {
     "nemotron": {**_ATTENTION_BIAS, "mlp_bias": _key("mlp_bias"), "norm_vectors": 2},
     "orion": {**_LLAMA, "norm_vectors": 2},
     "jais2": {**_ALL_BIAS},
-    "dbrx": {"mlp": "ffn"},
+    "dbrx": {"moe": "ffn"},
     "ernie4_5": {"qkv_bias": _key("use_bias"), "out_bias": _key("use_bias"), "mlp_bias": _key("use_bias")},
     "ernie4_5_moe": {"qkv_bias": _key("use_bias"), "out_bias": _key("use_bias"), **_ROUTED_F32},
     "hunyuan_v1_dense": {**_ATTENTION_BIAS, "qk_norm": "head", "shared": "shared_mlp"},

@@ -145,6 +145,8 @@ def recipe_of(model: ModelSpec) -> Recipe:
     config = dict(model.quantization_config)
     if model.model_type == "deepseek_v4" and config:
         config |= {"expert_dtype": model.config.get("expert_dtype", "fp4"), "block_scale_dtype": "e8m0"}
+    if model.model_type == "kimi_linear" and str(config.get("format")).startswith("mxfp4"):
+        config = {"quant_method": "mxfp4"}  # vLLM serves Kimi-K3 by its experts-only method
     return recipe(config)
 
 
