@@ -55,6 +55,10 @@ class TargetState:
         *earlier, newest = self.history
         return window(min(earlier, key=lambda then: abs(newest.at - seconds - then.at)), newest)
 
+    def since(self, seconds: float) -> tuple[Snapshot, ...]:
+        """The Snapshots of the last `seconds` before the newest."""
+        return tuple(page for page in self.history if page.at >= self.history[-1].at - seconds)
+
 
 @dataclass(slots=True)
 class _Target:

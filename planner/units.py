@@ -1,5 +1,9 @@
 """Units: the constants and the only formatters. Memory is binary (GiB), bandwidth and datasheets are decimal (GB)."""
 
+from collections.abc import Callable
+
+Formatter = Callable[[float], str]
+
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 GB, TB = 10**9, 10**12
 

@@ -1,0 +1,48 @@
+"""The dashboard: its pages, the frame around them, and what is done once when the server starts and stops."""
+
+import gc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import streamlit as st
+
+from pages import _inputs, _live
+
+_PAGES = Path(__file__).parent / "pages"
+
+
+def pages() -> list[st.Page]:
+    """The screens, in the order in which a reader meets them; the default one is the bare address."""
+    return [
+        st.Page(_PAGES / "overview.py", title="Overview", icon=":material/dashboard:", default=True),
+        st.Page(_PAGES / "plan.py", title="Plan capacity", icon=":material/memory:", url_path="plan"),
+        st.Page(_PAGES / "live.py", title="Live", icon=":material/monitor_heart:", url_path="live"),
+        st.Page(_PAGES / "compare.py", title="Planned vs actual", icon=":material/compare_arrows:", url_path="compare"),
+    ]
+
+
+@asynccontextmanager
+async def lifespan(_: st.App) -> AsyncIterator[dict[str, object]]:
+    """Claims the pages before the first deep link, then takes what is loaded out of the garbage collector's rounds."""
+    st.navigation(pages())
+    _inputs.warm()
+    gc.collect()
+    gc.freeze()
+    yield {}
+    _live.stop()
+
+
+app = st.App(__file__, lifespan=lifespan)
+
+
+def frame() -> None:
+    """What every page has: navigation, the plan's inputs, and one place where wrong input is shown."""
+    st.set_page_config(page_title="KV cache planner and monitor", page_icon="🧮", layout="wide")
+    page = st.navigation(pages())
+    _inputs.sidebar()
+    page.run()
+
+
+if __name__ == "__main__":
+    frame()

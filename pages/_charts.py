@@ -1,0 +1,115 @@
+"""Domain types -> figures. One way to draw a threshold, planned is dashed, every chart comes with its alt text."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from math import log10
+from typing import NamedTuple
+
+import plotly.graph_objects as go
+import streamlit as st
+
+from monitor.health import USAGE_ACT, USAGE_ALARM
+from monitor.series import Series
+from planner.curves import Curve
+from planner.memory import MemoryBudget
+from planner.units import GIB, memory
+
+_NAMES = {
+    "weights": "Weights",
+    "activation": "Activations",
+    "non_torch": "Non-torch",
+    "cuda_graph": "CUDA graphs",
+    "available_kv": "KV cache",
+}
+_THRESHOLD = "#808080"  # readable on white and on black
+
+
+class Chart(NamedTuple):
+    """A figure and what it says, for those who do not see it."""
+
+    figure: go.Figure
+    alt: str
+
+
+def show(chart: Chart, key: str) -> None:
+    """Draws a chart with its alt text."""
+    st.plotly_chart(chart.figure, key=key, alt=chart.alt, config={"displaylogo": False})
+
+
+def memory_budget(budget: MemoryBudget) -> Chart:
+    """One rank's memory as a bar up to the device's total."""
+    figure = _figure("GiB of one GPU", "", height=180)
+    for part in budget.parts:
+        figure.add_bar(
+            x=[part.value / GIB], y=["GPU"], orientation="h", name=_NAMES[part.name],
+            hovertext=f"{memory(part.value)}: {part.formula}", hoverinfo="text+name",
+        )  # fmt: skip
+    rest = budget.unreserved
+    figure.add_bar(x=[rest / GIB], y=["GPU"], orientation="h", name="Not requested", marker_color=_THRESHOLD, opacity=0.3)
+    figure.update_layout(barmode="stack", yaxis_visible=False)
+    _threshold(figure, x=budget.requested.value / GIB, label=f"requested {memory(budget.requested.value)}")
+    parts = ", ".join(f"{_NAMES[part.name]} {memory(part.value)}" for part in budget.parts)
+    return Chart(figure, f"Memory of one GPU of {memory(budget.total.value)}: {parts}, not requested {memory(rest)}.")
+
+
+def kv_over_concurrency(curve: Curve) -> Chart:
+    """KV memory against requests at once, with the pool it must stay under."""
+    return _planned(curve, "requests at once", "KV cache, GiB", scale=GIB)
+
+
+def concurrency_over_length(curve: Curve) -> Chart:
+    """Requests at once against their length."""
+    return _planned(curve, "tokens a request", "requests at once", scale=1, kind="log")
+
+
+def _planned(curve: Curve, x_title: str, y_title: str, scale: float, kind: str = "linear") -> Chart:
+    figure = _figure(x_title, y_title)
+    figure.update_xaxes(type=kind, dtick=1 if kind == "log" else None)
+    figure.update_yaxes(type=kind, dtick=1 if kind == "log" else None)
+    figure.add_scatter(x=curve.x, y=[value / scale for value in curve.y], mode="lines", line_dash="dash", name="planned")
+    for limit in curve.limits:
+        if limit.axis == "x":
+            _threshold(figure, x=limit.value, label=limit.label)
+        else:
+            _threshold(figure, y=limit.value / scale, label=limit.label)
+    return Chart(figure, curve.finding)
+
+
+def _figure(x_title: str, y_title: str, height: int = 320) -> go.Figure:
+    layout = go.Layout(height=height, margin={"l": 0, "r": 0, "t": 30, "b": 0}, legend={"orientation": "h", "y": 1.15})
+    figure = go.Figure(layout=layout)
+    figure.update_xaxes(title=x_title, rangemode="tozero")
+    figure.update_yaxes(title=y_title, rangemode="tozero")
+    return figure
+
+
+def _threshold(figure: go.Figure, label: str, x: float | None = None, y: float | None = None) -> None:
+    style = {"line_dash": "dot", "line_color": _THRESHOLD}
+    note = {"text": label, "font_color": _THRESHOLD, "showarrow": False}
+    if x is not None:
+        figure.add_vline(x=x, **style)
+        is_log = figure.layout.xaxis.type == "log"  # an annotation on a log axis stands at the exponent
+        figure.add_annotation(x=log10(x) if is_log else x, y=1, yref="paper", xanchor="right", yanchor="top", **note)
+    else:
+        figure.add_hline(y=y, **style)
+        figure.add_annotation(y=y, x=0, xref="paper", xanchor="left", yanchor="bottom", **note)
+
+
+def kv_usage(lines: Sequence[Series]) -> Chart:
+    """Share of KV blocks in use over time, 0 to 100 %, with the two thresholds."""
+    chart = measured(lines, "KV blocks in use")
+    chart.figure.update_yaxes(range=[0, 1.02], tickformat=".0%")
+    for share, label in ((USAGE_ACT, "act"), (USAGE_ALARM, "alarm")):
+        _threshold(chart.figure, y=share, label=label)
+    return chart
+
+
+def measured(lines: Sequence[Series], y_title: str) -> Chart:
+    """Measured values over time: solid lines, and gaps stay gaps."""
+    figure = _figure("", y_title, height=260)
+    for line in lines:
+        times = [datetime.fromtimestamp(time) for time in line.times]
+        figure.add_scatter(x=times, y=line.values, mode="lines", name=line.name, connectgaps=False)
+    figure.update_layout(showlegend=True)
+    said = "; ".join(f"{line.name}: {line.finding}" for line in lines)
+    return Chart(figure, f"{y_title} over time. {said}")

@@ -1,0 +1,107 @@
+"""The shared inputs of the plan, in the sidebar of every page and in the URL: copying the address copies the plan."""
+
+from typing import Any
+
+import streamlit as st
+
+from planner.catalog.models import knows, model_named, models
+from planner.deployment import LATEST, Deployment
+from planner.errors import InputError
+from planner.fields import meanings, scalars
+from planner.gpu import gpu_named, gpus
+from planner.hub import from_hub
+from planner.kv_dtype import KV_DTYPES
+from planner.model import ModelSpec
+from planner.plan import Plan, plan
+from planner.workload import Slo, Workload
+
+_MODEL, _GPU = "meta-llama/Meta-Llama-3-8B", "A100-SXM-80GB"
+_FIRST = ("tensor_parallel_size", "kv_cache_dtype", "max_model_len")
+_MORE = (
+    "vllm_version", "max_num_seqs", "max_num_batched_tokens", "block_size", "pipeline_parallel_size", "data_parallel_size",
+    "enable_expert_parallel", "enforce_eager", "enable_prefix_caching", "kv_cache_memory_bytes", "num_gpu_blocks_override",
+)  # fmt: skip
+_LOAD = ("input_tokens", "output_tokens", "concurrency")
+
+
+def warm() -> None:
+    """Reads the catalogs once, when the server starts."""
+    plan(model_named(_MODEL), Deployment(gpu=gpu_named(_GPU)))
+    models()
+
+
+def sidebar() -> None:
+    """Draws every input of the plan and the address of the server to watch."""
+    with st.sidebar:
+        names = [known.checkpoints[0] for known in models()]
+        st.selectbox(
+            "Model", names, index=names.index(_MODEL), key="model", bind="query-params", accept_new_options=True,
+            help="A model of the catalog, or any Hugging Face id",
+        )  # fmt: skip
+        devices = [gpu.name for gpu in gpus()]
+        st.selectbox("Device", devices, index=devices.index(_GPU), key="gpu", bind="query-params")
+        is_cpu = gpu_named(st.session_state["gpu"]).is_cpu
+        for name in (*_FIRST, "cpu_kvcache_space" if is_cpu else "gpu_memory_utilization"):
+            _field(Deployment, name)
+        with st.expander("Load", expanded=True):
+            for name in _LOAD:
+                _field(Workload, name)
+        with st.expander("More engine flags"):
+            for name in _MORE:
+                _field(Deployment, name)
+        with st.expander("Price and promises"):
+            _number("usd_per_gpu_hour", float, None, "your own price of one device; empty takes the median of dated quotes")
+            for name in ("ttft_s", "tpot_s"):
+                _field(Slo, name)
+        st.text_input("Server to watch", key="endpoint", bind="query-params", placeholder="http://host:8000")
+
+
+def _field(cls: type, name: str) -> None:
+    """One field of a domain type as a widget: its type decides which, its docstring is the help."""
+    kind, default = scalars(cls)[name]
+    meaning = meanings(cls)[name]
+    if name == "kv_cache_dtype":
+        st.selectbox(name, list(KV_DTYPES), key=name, bind="query-params", help=meaning)
+    elif kind is bool:
+        st.checkbox(name, value=default, key=name, bind="query-params", help=meaning)
+    elif kind is str:
+        st.text_input(name, value=LATEST if name == "vllm_version" else default, key=name, bind="query-params", help=meaning)
+    else:
+        _number(name, kind, default, meaning)
+
+
+def _number(name: str, kind: type, default: float | None, meaning: str) -> None:
+    limits: dict[str, Any] = {"min_value": 1, "step": 1} if kind is int else {"min_value": 0.0, "step": 0.01, "format": "%g"}
+    st.number_input(
+        name, value=default, key=name, bind="query-params", help=meaning, placeholder="the engine's own", **limits
+    )
+
+
+def made() -> Plan:
+    """The plan of the present inputs; wrong input is shown in place of the page."""
+    try:
+        return plan(
+            _model(st.session_state["model"]),
+            _of(Deployment, gpu=gpu_named(st.session_state["gpu"])),
+            _of(Workload),
+            _of(Slo),
+            st.session_state["usd_per_gpu_hour"],
+        )
+    except InputError as error:
+        st.error(str(error), icon=":material/cancel:")
+        st.stop()
+
+
+def _model(reference: str) -> ModelSpec:
+    """A model by name, or from the hub; never a path, which a visitor's URL could hold."""
+    return model_named(reference) if knows(reference) else _from_hub(reference)
+
+
+@st.cache_resource(ttl=3600, max_entries=100, show_spinner="Asking the Hugging Face hub …")
+def _from_hub(reference: str) -> ModelSpec:
+    return from_hub(reference).spec
+
+
+def _of(cls: type, **more: object) -> Any:
+    """A domain type from the widgets named like its fields."""
+    return cls(**{name: st.session_state[name] for name in scalars(cls) if name in st.session_state}, **more)

@@ -1,0 +1,19 @@
+"""A Verdict at the top of a page: icon, word, deciding number, what to do, and the inputs it rests on."""
+
+import streamlit as st
+
+from planner.verdict import Level, Verdict
+
+_BOXES = {
+    Level.GOOD: (st.success, ":material/check_circle:"),
+    Level.WARNING: (st.warning, ":material/warning:"),
+    Level.BAD: (st.error, ":material/cancel:"),
+    Level.UNKNOWN: (st.info, ":material/help:"),
+}
+
+
+def show(verdict: Verdict) -> None:
+    """Draws one verdict."""
+    box, icon = _BOXES[verdict.level]
+    lines = [f"**{verdict.word}.** {verdict.reason} {verdict.action}", f":small[{verdict.context}]"]
+    box("  \n".join(line for line in lines if line != ":small[]"), icon=icon)

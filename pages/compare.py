@@ -1,0 +1,35 @@
+"""Planned vs actual: the plan of the address against the server of the address, each difference with its likely cause."""
+
+import streamlit as st
+
+from monitor.compare import compare
+from pages import _inputs, _live, _tables, _verdict
+
+plan = _inputs.made()
+st.title("Planned vs actual")
+target = _live.target()
+if target is None:
+    _live.connect()
+    st.stop()
+if plan.capacity is None:
+    _verdict.show(plan.verdict)
+    st.stop()
+span = st.segmented_control("Window", list(_live.SPANS), default=_live.DEFAULT_SPAN, key="span", bind="query-params", required=True)
+
+
+@st.fragment(run_every=_live.refresh())
+def page() -> None:
+    """Redrawn with every scrape."""
+    state = _live.state(target)
+    if state.latest is None:
+        _verdict.show(_live.verdict(state))
+        return
+    window = state.window(_live.SPANS[span])
+    for engine in window.engines if window else state.latest.engines:
+        found = compare(plan, engine)
+        st.subheader(f"{found.model_name or 'Model not named'}, engine {found.engine or '0'}", anchor=False)
+        _verdict.show(found.verdict)
+        st.dataframe(_tables.comparison(found), hide_index=True)
+
+
+page()

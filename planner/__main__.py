@@ -1,0 +1,219 @@
+"""The command line of the planner: `python -m planner models | gpus | plan | kv | validate`.
+
+Answers go to stdout (JSON with --json); an error is one line on stderr and exit code 2.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from planner import units
+from planner.catalog.models import models
+from planner.deployment import Deployment
+from planner.errors import InputError, Refusal
+from planner.fields import meanings, scalars
+from planner.gpu import gpu_named, gpus
+from planner.hub import model_from
+from planner.kv_layout import kv_report
+from planner.plan import plan
+from planner.price import prices
+from planner.record import finite, to_json
+from planner.report import lines
+from planner.units import GIB
+from planner.weights import parameters, stage_weights
+from planner.workload import Slo, Workload
+
+_KV_DEVICE = "H100-SXM"  # `kv` lays out for this device unless told otherwise: the layout depends on it
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; 0 when it could be answered, 2 when not."""
+    options = _parser().parse_args(arguments)
+    command: Callable[[argparse.Namespace], None] = options.command
+    try:
+        command(options)
+    except (InputError, Refusal) as error:
+        print(f"planner: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        sys.stderr.close()
+    return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    """Usage errors in one line, like all others."""
+
+    def error(self, message: str) -> Any:
+        self.exit(2, f"planner: {message}\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="python -m planner", description="Capacity planning for LLM inference on vLLM.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    known = commands.add_parser("models", help="the models known by name")
+    known.set_defaults(command=_models)
+
+    devices = commands.add_parser("gpus", help="the devices known by name, with dated prices")
+    devices.set_defaults(command=_gpus)
+
+    planned = commands.add_parser("plan", help="memory, speed and cost of one deployment")
+    planned.add_argument("model", help="a catalog name, a config.json, its folder, or a Hugging Face id")
+    planned.add_argument("--gpu", required=True, help="a device of `gpus`, or cpu")
+    for cls in (Deployment, Workload, Slo):
+        _add_fields(planned, cls)
+    planned.add_argument("--usd-per-gpu-hour", type=float, metavar="X", help="your own price of one device")
+    planned.set_defaults(command=_plan)
+
+    layout = commands.add_parser("kv", help="the KV cache layout, as vLLM allocates it")
+    layout.add_argument("model", help="a catalog name, a config.json, its folder, or a Hugging Face id")
+    layout.add_argument("--gpu", default=_KV_DEVICE, help="a device of `gpus` (default %(default)s)")
+    layout.add_argument("--available-kv-gib", type=float, metavar="X", help="memory left for the KV cache, GiB a rank")
+    _add_fields(layout, Deployment)
+    layout.set_defaults(command=_kv)
+
+    checked = commands.add_parser("validate", help="predictions held against published observations")
+    kinds = checked.add_subparsers(required=True, metavar="KIND")
+    for kind, run in (("kv", _validate_kv), ("memory", _validate_memory), ("serving", _validate_serving)):
+        one = kinds.add_parser(kind)
+        one.add_argument("file", type=Path, help="JSON lines")
+        if kind == "kv":
+            one.add_argument("--configs", type=Path, required=True, help="folder with NAME/config.json")
+        one.set_defaults(command=run)
+        one.add_argument("--json", action="store_true", help="print JSON")
+
+    for command in (known, devices, planned, layout):
+        command.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def _add_fields(parser: argparse.ArgumentParser, cls: type) -> None:
+    """One option for each field that holds one value, named like vLLM's flag and explained by the docstring."""
+    for name, (kind, default) in scalars(cls).items():
+        flag, text = "--" + name.replace("_", "-"), meanings(cls)[name].replace("%", "%%")
+        if kind is bool:
+            parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=default, help=text)
+        else:
+            parser.add_argument(flag, type=kind, default=default, metavar=kind.__name__[0].upper(), help=text)
+
+
+def _made(cls: type, options: argparse.Namespace, **more: object) -> Any:
+    return cls(**{name: getattr(options, name) for name in scalars(cls)}, **more)
+
+
+def _models(options: argparse.Namespace) -> None:
+    rows = [
+        {
+            "name": known.name,
+            "checkpoints": list(known.checkpoints),
+            "architecture": known.spec.architecture,
+            "parameters": parameters(known.spec).total,
+            "source": known.source,
+            "date": known.date,
+        }
+        for known in models()
+    ]
+    _show(options, rows, (f"{row['name']:<34} {row['parameters'] / 1e9:>8,.1f} B  {row['architecture']}" for row in rows))
+
+
+def _gpus(options: argparse.Namespace) -> None:
+    rows = []
+    for gpu in gpus():
+        known = prices(gpu)
+        price = known and {"low": known.low, "median": known.median, "high": known.high}
+        rows.append(
+            {
+                "name": gpu.name,
+                "memory_bytes": gpu.memory,
+                "memory_bandwidth": gpu.memory_bandwidth,
+                "peak_flops": dict(gpu.peak_flops),
+                "usd_per_gpu_hour": price,
+                "quotes": [{"usd_per_hour": q.usd_per_hour, "provider": q.provider, "date": q.date} for q in known.quotes]
+                if known
+                else [],
+                "source": gpu.source,
+            }
+        )
+    _show(options, rows, (_gpu_line(row) for row in rows))
+
+
+def _gpu_line(row: dict[str, Any]) -> str:
+    price = row["usd_per_gpu_hour"]
+    cost = f"${price['low']:.2f} to ${price['high']:.2f} an hour" if price else "no price known"
+    return f"{row['name']:<34} {units.memory(row['memory_bytes']):>9}  {units.bandwidth(row['memory_bandwidth']):>10}  {cost}"
+
+
+def _plan(options: argparse.Namespace) -> None:
+    deployment = _made(Deployment, options, gpu=gpu_named(options.gpu))
+    made = plan(
+        model_from(options.model), deployment, _made(Workload, options), _made(Slo, options), options.usd_per_gpu_hour
+    )
+    _show(options, to_json(made), lines(made))
+
+
+def _kv(options: argparse.Namespace) -> None:
+    model, deployment = model_from(options.model), _made(Deployment, options, gpu=gpu_named(options.gpu))
+    available = None if options.available_kv_gib is None else int(options.available_kv_gib * GIB)
+    report = {
+        **kv_report(model, deployment, available),
+        "weight_bytes_per_rank": stage_weights(model, deployment)[0].total,
+        "total_params": parameters(model).total,
+    }
+    _show(options, report, (f"{key:<26} {value}" for key, value in report.items() if key not in ("groups", "assumptions")))
+
+
+def _validate_kv(options: argparse.Namespace) -> None:
+    from planner.validation.kv import validate
+
+    _show_validation(options, validate(_rows(options.file), options.configs))
+
+
+def _validate_memory(options: argparse.Namespace) -> None:
+    from planner.validation.memory import validate
+
+    _show_validation(options, validate(_rows(options.file)))
+
+
+def _validate_serving(options: argparse.Namespace) -> None:
+    from planner.validation.serving import validate
+
+    _show_validation(options, validate(_rows(options.file)))
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a JSON-lines file. Raises InputError naming the line that is not one."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError("file", str(path), f"a readable file of JSON lines ({error})") from None
+    rows = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.strip():
+            try:
+                row = json.loads(line)
+            except ValueError:
+                row = None
+            if not isinstance(row, dict):
+                raise InputError(f"{path}, line {number}", line[:60], "a JSON object")
+            rows.append(row)
+    return rows
+
+
+def _show_validation(options: argparse.Namespace, found: dict[str, Any]) -> None:
+    """The whole answer as JSON; for a person its summary, without row by row."""
+    short = {key: value for key, value in found.items() if not isinstance(value, list)}
+    _show(options, found, json.dumps(short, indent=2).splitlines())
+
+
+def _show(options: argparse.Namespace, found: object, text: Iterable[str]) -> None:
+    if options.json:
+        print(json.dumps(finite(found), allow_nan=False))
+    else:
+        print("\n".join(text))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
