@@ -14,6 +14,7 @@ class Workload:
     concurrency        requests in flight, kept constant (closed loop); None means as many as the KV cache holds  [requests]
     request_rate       arrivals (open loop) instead of a fixed concurrency  [requests/s]
     prefix_hit_ratio   share of prompt tokens found in the prefix cache  [ratio]
+    acceptance_rate    share of drafted tokens that are kept, None for a usual one  [ratio]
     """
 
     input_tokens: int = 1024
@@ -21,6 +22,7 @@ class Workload:
     concurrency: int | None = None
     request_rate: float | None = None
     prefix_hit_ratio: float = 0.0
+    acceptance_rate: float | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("input_tokens", 1), ("output_tokens", 1), ("concurrency", 1)):
@@ -33,6 +35,8 @@ class Workload:
             raise InputError("request_rate", self.request_rate, "either a concurrency or a request rate, not both")
         if not 0 <= self.prefix_hit_ratio < 1:
             raise InputError("prefix_hit_ratio", self.prefix_hit_ratio, "a ratio from 0 to below 1")
+        if self.acceptance_rate is not None and not 0 <= self.acceptance_rate <= 1:
+            raise InputError("acceptance_rate", self.acceptance_rate, "a ratio from 0 to 1")
 
     @property
     def tokens(self) -> int:
