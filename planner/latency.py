@@ -27,7 +27,7 @@ ASYNC_SCHEDULING = (0, 14, 0)  # the release from which the next step is schedul
 MANY_STREAMS = 128  # beyond what most measurements had: a kind of its own
 _USUAL_ACCEPTANCE = 0.7  # of drafted tokens, where the load does not say: EAGLE-3 and MTP on chat (vLLM's own posts)
 _HELD_OUTPUT = 0.75  # share of its output a request has in the pool on average when the engine starts to preempt
-_ROUNDS = 40  # of the fixed point of an open loop
+_ROUNDS, _CLOSE = 30, 1e-3  # halvings at most, and how close is close, in an open loop
 _MOST_BUSY = 0.9  # share of time in prefill up to which the queueing formula is used  [ratio]
 
 
@@ -132,11 +132,13 @@ def latency(
     layout: KvLayout,
     stages: Sequence[Weights],
     num_gpu_blocks: int,
+    streams: float | None = None,
     constants: Constants = CONSTANTS,
 ) -> Latency | None:
     """Predicts the speed of one deployment under one load.
 
     num_gpu_blocks  blocks in the KV pool of one replica  [blocks]
+    streams         requests in flight where they were measured, in place of the load's own  [requests]
 
     None where the device's bandwidth or arithmetic is not known (see `unknown`) or the pool holds no request.
     """
@@ -147,11 +149,13 @@ def latency(
     held = _held(workload, layout, num_gpu_blocks, deployment)
     if held < 1:
         return None
-    if workload.request_rate is not None:
-        run = _open_loop(case, workload.request_rate / deployment.data_parallel_size, held)
+    replicas = deployment.data_parallel_size
+    if workload.request_rate is None:
+        run = _closed_loop(case, max(1.0, (streams or workload.concurrency or held * replicas) / replicas), held)
+    elif streams is None:
+        run = _open_loop(case, workload.request_rate / replicas, held)
     else:
-        asked = (workload.concurrency or 0) / deployment.data_parallel_size or held
-        run = _closed_loop(case, max(1.0, asked), held)
+        run = _arriving(case, min(held, max(1.0, streams / replicas)))
     return _result(case, deployment, work, run)
 
 
@@ -279,23 +283,33 @@ def _closed_loop(case: _Case, asked: float, held: float) -> _Run:
                 tokens_per_s=streams * case.output / served, prefill=prefill, step=step, stable=True)  # fmt: skip
 
 
-def _open_loop(case: _Case, rate: float, held: float) -> _Run:
-    """Requests that arrive at random: as many run as arrive while one is served (Little's law), found by iteration."""
-    streams, c, first = 1.0, case.constants, 0.0
-    for _ in range(_ROUNDS):
-        step, prefill = case.step(streams), case.prefill(streams)
-        busy = min(_MOST_BUSY, rate * prefill)
-        tpot = _tpot(case, step, streams, prefill)
-        first = c.first_open + c.first_steps * step.total + prefill * (1 + busy / (2 * (1 - busy)))
-        wanted = max(1.0, rate * (first + tpot * (case.output - 1)))
-        if wanted > 2 * held or abs(wanted - streams) < 1e-3 * streams:
-            break
-        streams = wanted
-    if max(wanted, rate * (first + tpot * (case.output - 1))) > held or rate * prefill >= 1:
-        full = _closed_loop(case, held, held)
-        return full._replace(waiting=math.inf, ttft=math.inf, stable=False)
-    return _Run(streams=streams, waiting=0.0, ttft=first, tpot=tpot, tokens_per_s=rate * case.output,
+def _arriving(case: _Case, streams: float) -> _Run:
+    """Requests that arrive at random, at this mean number in flight: few find another's prompt being read."""
+    c, step, prefill = case.constants, case.step(streams), case.prefill(streams)
+    tpot = _tpot(case, step, streams, prefill)
+    busy = min(_MOST_BUSY, streams / (case.output * tpot) * prefill)
+    first = c.first_open + c.first_steps * step.total + prefill * (1 + busy / (2 * (1 - busy)))
+    served = first + tpot * (case.output - 1)
+    return _Run(streams=streams, waiting=0.0, ttft=first, tpot=tpot, tokens_per_s=streams * case.output / served,
                 prefill=prefill, step=step, stable=True)  # fmt: skip
+
+
+def _open_loop(case: _Case, rate: float, held: float) -> _Run:
+    """Requests that arrive at a rate: as many run as arrive while one is served (Little's law), found by iteration.
+
+    The rate is too high when more would have to run than the pool holds; then the queue grows without end.
+    """
+    least, most = 1.0, held
+    run = _arriving(case, held)
+    if run.tokens_per_s < rate * case.output:
+        return _closed_loop(case, held, held)._replace(waiting=math.inf, ttft=math.inf, stable=False)
+    for _ in range(_ROUNDS):
+        middle = (least + most) / 2
+        run = _arriving(case, middle)
+        least, most = (middle, most) if run.tokens_per_s < rate * case.output else (least, middle)
+        if most - least < _CLOSE * most:
+            break
+    return run._replace(tokens_per_s=rate * case.output)
 
 
 def _tpot(case: _Case, step: StepParts, streams: float, prefill: float) -> float:
