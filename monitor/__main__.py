@@ -2,6 +2,7 @@
 
 python -m monitor snapshot URL [--seconds S] [--json]
 python -m monitor read FILE.prom [LATER.prom --seconds S] [--json]
+python -m monitor compare PLAN.json URL [--seconds S] [--json]
 """
 
 import argparse
@@ -56,7 +57,22 @@ def _parser() -> argparse.ArgumentParser:
     files.add_argument("--seconds", type=float, metavar="S", help="how much later")
     files.set_defaults(command=_read)
 
-    for command in (live, files):
+    held = commands.add_parser("compare", help="a plan held against a running server")
+    held.add_argument("plan", type=Path, help="what `python -m planner plan … --json` printed")
+    held.add_argument("url", help="http://host:8000, with or without /metrics")
+    held.add_argument(
+        "--seconds",
+        type=float,
+        default=5.0,
+        metavar="S",
+        help="between the two pages rates are taken from (%(default)s)",
+    )
+    held.add_argument(
+        "--timeout", type=float, default=TIMEOUT, metavar="S", help="wait at most S seconds (%(default)s)"
+    )
+    held.set_defaults(command=_compare)
+
+    for command in (live, files, held):
         command.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
@@ -71,6 +87,36 @@ def _snapshot(options: argparse.Namespace) -> None:
     time.sleep(options.seconds)
     second = _scraped(options, version)
     return _show(options, second, window(first, second))
+
+
+def _compare(options: argparse.Namespace) -> None:
+    from monitor import compare
+    from planner.record import from_json
+
+    made = from_json(_json(options.plan))
+    if not options.seconds > 0:
+        raise InputError("--seconds", options.seconds, "a time above 0")
+    version = engine_version(options.url)
+    first = _scraped(options, version)
+    time.sleep(options.seconds)
+    spanned = window(first, _scraped(options, version))
+    if not spanned.engines:
+        raise _UnreadableError(f"{options.url}: no engine to compare: {' '.join(spanned.after.notes) or 'none named'}")
+    found = [compare.compare(made, engine) for engine in spanned.engines]
+    if options.json:
+        print(json.dumps({"engines": [compare.as_json(each) for each in found]}))
+    else:
+        print("\n\n".join(compare.as_text(each) for each in found))
+
+
+def _json(path: Path) -> dict[str, object]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError("plan", str(path), f"a file of `python -m planner plan --json` ({error})") from None
+    if not isinstance(found, dict):
+        raise InputError("plan", str(path), "a JSON object of `python -m planner plan --json`")
+    return found
 
 
 def _scraped(options: argparse.Namespace, version: str | None) -> Snapshot:

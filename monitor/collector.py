@@ -133,6 +133,12 @@ class Collector:
                 failures=target.failures,
             )
 
+    def wait_for_page(self, name: str, seconds: float) -> None:
+        """Return with the target's first answer, good or bad, and after so many seconds at the latest."""
+        with self._changed:
+            target = self._targets.get(name)
+            self._changed.wait_for(lambda: target is None or bool(target.ring) or target.failures > 0, seconds)
+
     @property
     def is_running(self) -> bool:
         return self._thread is not None and self._thread.is_alive()

@@ -5,6 +5,7 @@ what is judged is usage, waiting and preemption together.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from monitor import metrics
 from monitor.collector import TargetState
@@ -20,22 +21,14 @@ STALE_SCRAPES = 2
 """Scrapes missed before the numbers count as old  [scrapes]."""
 
 
-def verdict(state: TargetState, interval: float, window: Window | None) -> Verdict:
-    """The verdict on one target.
-
-    interval  between scrapes  [s]
-    window    what happened lately, None while there is one page or none
-    """
-    found = next(filter(None, (_without_page(state, interval), _page(state), _engines(window))), None)
-    found = found or Verdict(
-        level=Level.GOOD, word="Reachable", reason="One page read; rates follow with the next one."
-    )
-    return Verdict(
-        level=found.level, word=found.word, reason=found.reason, action=found.action, context=_context(state, window)
-    )
+def verdict(state: TargetState, window: Window | None) -> Verdict:
+    """The verdict on one target; `window` is what happened lately, None while there is one page or none."""
+    first_page = Verdict(level=Level.GOOD, word="Reachable", reason="One page read; rates follow with the next one.")
+    found = _without_page(state) or _page(state) or _engines(window) or first_page
+    return replace(found, context=_context(state, window))
 
 
-def _without_page(state: TargetState, interval: float) -> Verdict | None:
+def _without_page(state: TargetState) -> Verdict | None:
     error = state.error and f"{state.error.message} ({state.error.state})"
     if state.latest is None:
         if error is None:
@@ -96,7 +89,7 @@ def _frozen(engine: EngineWindow) -> Verdict | None:
     return Verdict(
         level=Level.UNKNOWN,
         word="Stale gauges",
-        reason=f"requests count as running, yet nothing was produced in {duration(engine.seconds)} (as after a mass abort).",
+        reason=f"requests count as running, yet nothing came out in {duration(engine.seconds)}.",
         action="Send one request: the gauges then catch up.",
     )
 

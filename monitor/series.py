@@ -1,6 +1,7 @@
 """Snapshots of one target -> lines over time. A gap stays a gap, and a rate is over the time between two points."""
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
@@ -45,15 +46,14 @@ def gauges(history: Sequence[Snapshot], *quantities: str) -> list[Series]:
 def rates(history: Sequence[Snapshot], *quantities: str) -> list[Series]:
     """Properties of EngineWindow, or quantiles such as ttft_p99, between one point and the next."""
     pages = _thinned(history)
-    windows = [window(before, after) for before, after in zip(pages, pages[1:], strict=False)]
+    windows = [window(before, after) for before, after in pairwise(pages)]
     points = [(each.after.wall or each.after.at, each.engines) for each in windows]
     return _series(points, quantities, _rate)
 
 
 def restarts(history: Sequence[Snapshot]) -> list[float]:
     """When counters began anew: Unix times  [s]."""
-    pairs = zip(history, history[1:], strict=False)
-    return [after.wall or after.at for before, after in pairs if window(before, after).has_restarted]
+    return [after.wall or after.at for before, after in pairwise(history) if window(before, after).has_restarted]
 
 
 def _thinned(history: Sequence[Snapshot]) -> Sequence[Snapshot]:
@@ -79,7 +79,7 @@ def _series(
     value: Callable[..., float | None],
 ) -> list[Series]:
     times = [time for time, _ in points]
-    usual = median(later - earlier for earlier, later in zip(times, times[1:], strict=False)) if len(times) > 1 else 0
+    usual = median([later - earlier for earlier, later in pairwise(times)] or [0.0])
     names = {(engine.engine, engine.model_name): None for _, engines in points for engine in engines}
     lines = []
     for place in names:

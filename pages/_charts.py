@@ -45,7 +45,9 @@ def memory_budget(budget: MemoryBudget) -> Chart:
             hovertext=f"{memory(part.value)}: {part.formula}", hoverinfo="text+name",
         )  # fmt: skip
     rest = budget.unreserved
-    figure.add_bar(x=[rest / GIB], y=["GPU"], orientation="h", name="Not requested", marker_color=_THRESHOLD, opacity=0.3)
+    figure.add_bar(
+        x=[rest / GIB], y=["GPU"], orientation="h", name="Not requested", marker_color=_THRESHOLD, opacity=0.3
+    )
     figure.update_layout(barmode="stack", yaxis_visible=False)
     _threshold(figure, x=budget.requested.value / GIB, label=f"requested {memory(budget.requested.value)}")
     parts = ", ".join(f"{_NAMES[part.name]} {memory(part.value)}" for part in budget.parts)
@@ -66,7 +68,9 @@ def _planned(curve: Curve, x_title: str, y_title: str, scale: float, kind: str =
     figure = _figure(x_title, y_title)
     figure.update_xaxes(type=kind, dtick=1 if kind == "log" else None)
     figure.update_yaxes(type=kind, dtick=1 if kind == "log" else None)
-    figure.add_scatter(x=curve.x, y=[value / scale for value in curve.y], mode="lines", line_dash="dash", name="planned")
+    figure.add_scatter(
+        x=curve.x, y=[value / scale for value in curve.y], mode="lines", line_dash="dash", name="planned"
+    )
     for limit in curve.limits:
         if limit.axis == "x":
             _threshold(figure, x=limit.value, label=limit.label)

@@ -18,8 +18,9 @@ from planner.workload import Slo, Workload
 _MODEL, _GPU = "meta-llama/Meta-Llama-3-8B", "A100-SXM-80GB"
 _FIRST = ("tensor_parallel_size", "kv_cache_dtype", "max_model_len")
 _MORE = (
-    "vllm_version", "max_num_seqs", "max_num_batched_tokens", "block_size", "pipeline_parallel_size", "data_parallel_size",
-    "enable_expert_parallel", "enforce_eager", "enable_prefix_caching", "kv_cache_memory_bytes", "num_gpu_blocks_override",
+    "vllm_version", "max_num_seqs", "max_num_batched_tokens", "block_size", "pipeline_parallel_size",
+    "data_parallel_size", "enable_expert_parallel", "enforce_eager", "enable_prefix_caching",
+    "kv_cache_memory_bytes", "num_gpu_blocks_override",
 )  # fmt: skip
 _LOAD = ("input_tokens", "output_tokens", "concurrency")
 
@@ -50,7 +51,9 @@ def sidebar() -> None:
             for name in _MORE:
                 _field(Deployment, name)
         with st.expander("Price and promises"):
-            _number("usd_per_gpu_hour", float, None, "your own price of one device; empty takes the median of dated quotes")
+            _number(
+                "usd_per_gpu_hour", float, None, "your own price of one device; empty takes the median of dated quotes"
+            )
             for name in ("ttft_s", "tpot_s"):
                 _field(Slo, name)
         st.text_input("Server to watch", key="endpoint", bind="query-params", placeholder="http://host:8000")
@@ -65,13 +68,17 @@ def _field(cls: type, name: str) -> None:
     elif kind is bool:
         st.checkbox(name, value=default, key=name, bind="query-params", help=meaning)
     elif kind is str:
-        st.text_input(name, value=LATEST if name == "vllm_version" else default, key=name, bind="query-params", help=meaning)
+        st.text_input(
+            name, value=LATEST if name == "vllm_version" else default, key=name, bind="query-params", help=meaning
+        )
     else:
         _number(name, kind, default, meaning)
 
 
 def _number(name: str, kind: type, default: float | None, meaning: str) -> None:
-    limits: dict[str, Any] = {"min_value": 1, "step": 1} if kind is int else {"min_value": 0.0, "step": 0.01, "format": "%g"}
+    limits: dict[str, Any] = (
+        {"min_value": 1, "step": 1} if kind is int else {"min_value": 0.0, "step": 0.01, "format": "%g"}
+    )
     st.number_input(
         name, value=default, key=name, bind="query-params", help=meaning, placeholder="the engine's own", **limits
     )

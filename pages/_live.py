@@ -9,6 +9,8 @@ from planner.verdict import Verdict
 
 SPANS = {"1 min": 60.0, "5 min": 300.0, "15 min": 900.0, "1 h": 3600.0}
 DEFAULT_SPAN = "5 min"
+FIRST_PAGE = 0.5
+"""How long a page waits for the first answer of a new target before it draws "Connecting"  [s]."""
 
 
 @st.cache_resource(on_release=Collector.stop, show_spinner=False)
@@ -25,12 +27,13 @@ def stop() -> None:
 
 
 def target() -> str | None:
-    """The address in the inputs, watched from now on; None when there is none. A wrong one is shown in place of the page."""
+    """The address in the inputs, watched from now on; None when there is none. A wrong one ends the page."""
     address = str(st.session_state.get("endpoint") or "").strip()
     if not address:
         return None
     try:
         collector().add(address, address)
+        collector().wait_for_page(address, FIRST_PAGE)
     except InputError as error:
         st.error(str(error), icon=":material/cancel:")
         st.stop()
@@ -48,7 +51,7 @@ def state(address: str) -> TargetState:
 def verdict(found: TargetState) -> Verdict:
     """The verdict on what happened in the span chosen on the live page, five minutes where none was."""
     span = SPANS[st.session_state.get("span") or DEFAULT_SPAN]
-    return health.verdict(found, INTERVAL, found.window(span))
+    return health.verdict(found, found.window(span))
 
 
 def refresh() -> float | None:

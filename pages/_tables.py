@@ -9,11 +9,12 @@ from monitor.report import as_json
 from monitor.snapshot import Snapshot
 from planner import units
 from planner.kv_layout import KvLayout
+from planner.latency import Range
 from planner.memory import MemoryBudget, Part
 from planner.plan import Plan
-from planner.ranges import Range
 
 Rows = list[dict[str, str]]
+MISSING = "–"
 
 
 def budget(found: MemoryBudget) -> Rows:
@@ -71,22 +72,23 @@ def comparison(found: Comparison) -> Rows:
 
 
 def _deviation_row(each: Deviation) -> dict[str, str]:
-    state = "–" if each.ratio is None else "✗ off" if each.is_off else "✓ as planned"
+    planned = each.planned
+    state = MISSING if each.ratio is None else "✗ off" if each.is_off else "✓ as planned"
     return {
         "Quantity": each.quantity,
-        "Planned": _in_unit(each.planned, each.unit),
-        "Expected": "" if each.planned is None else f"{_in_unit(each.planned_low, each.unit)} to {_in_unit(each.planned_high, each.unit)}",
-        "Actual": _in_unit(each.actual, each.unit),
-        "Actual / planned": "–" if each.ratio is None else units.share(each.ratio),
+        "Planned": MISSING if planned is None else _in_unit(planned.value, each.unit),
+        "Expected": MISSING
+        if planned is None
+        else f"{_in_unit(planned.low, each.unit)} to {_in_unit(planned.high, each.unit)}",
+        "Actual": MISSING if each.actual is None else _in_unit(each.actual, each.unit),
+        "Actual / planned": MISSING if each.ratio is None else units.share(each.ratio),
         "Verdict": state,
         "Likely cause": each.cause,
         "Rests on": each.note,
     }
 
 
-def _in_unit(value: float | None, unit: str) -> str:
-    if value is None:
-        return "–"
+def _in_unit(value: float, unit: str) -> str:
     match unit:
         case "s":
             return units.duration(value)
@@ -120,7 +122,9 @@ def missing(page: Snapshot) -> Rows:
 
 
 def _plain(value: object) -> str:
-    return "–" if value is None else f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return (
+        "–" if value is None else f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    )
 
 
 def as_text(value: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Planned vs actual: the plan of the address against the server of the address, each difference with its likely cause."""
+"""Planned vs actual: the plan against the server watched, each difference with its likely cause."""
 
 import streamlit as st
 
@@ -14,7 +14,9 @@ if target is None:
 if plan.capacity is None:
     _verdict.show(plan.verdict)
     st.stop()
-span = st.segmented_control("Window", list(_live.SPANS), default=_live.DEFAULT_SPAN, key="span", bind="query-params", required=True)
+span = st.segmented_control(
+    "Window", list(_live.SPANS), default=_live.DEFAULT_SPAN, key="span", bind="query-params", required=True
+)
 
 
 @st.fragment(run_every=_live.refresh())

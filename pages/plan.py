@@ -16,7 +16,9 @@ if plan.layout is None or plan.budget is None:
 
 found = figures(plan)
 with st.container(horizontal=True):
-    st.metric("KV cache a request", units.memory(found["request_bytes"]), border=True, help="Of the full length, a rank")
+    st.metric(
+        "KV cache a request", units.memory(found["request_bytes"]), border=True, help="Of the full length, a rank"
+    )
     st.metric("KV cache a token", units.memory(plan.layout.bytes_per_token), border=True, help="A rank")
     if plan.capacity is not None:
         st.metric("KV cache size", units.count(found["kv_cache_size_tokens"], "tokens"), border=True)

@@ -7,15 +7,16 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from planner import units
-from planner.catalog.models import models
+from planner.catalog.models import CatalogModel, models
 from planner.deployment import Deployment
 from planner.errors import InputError, Refusal
 from planner.fields import meanings, scalars
-from planner.gpu import gpu_named, gpus
+from planner.gpu import Gpu, gpu_named, gpus
 from planner.hub import model_from
 from planner.kv_layout import kv_report
 from planner.plan import plan
@@ -105,45 +106,44 @@ def _made(cls: type, options: argparse.Namespace, **more: object) -> Any:
 
 
 def _models(options: argparse.Namespace) -> None:
-    rows = [
-        {
-            "name": known.name,
-            "checkpoints": list(known.checkpoints),
-            "architecture": known.spec.architecture,
-            "parameters": parameters(known.spec).total,
-            "source": known.source,
-            "date": known.date,
-        }
-        for known in models()
-    ]
-    _show(options, rows, (f"{row['name']:<34} {row['parameters'] / 1e9:>8,.1f} B  {row['architecture']}" for row in rows))
+    rows = [_model_row(known) for known in models()]
+    _show(options, rows, (f"{row['name']:<34} {row['parameters']:>17,}  {row['architecture']}" for row in rows))
+
+
+def _model_row(known: CatalogModel) -> dict[str, Any]:
+    return {
+        "name": known.name,
+        "checkpoints": list(known.checkpoints),
+        "architecture": known.spec.architecture,
+        "parameters": parameters(known.spec).total,
+        "source": known.source,
+        "date": known.date,
+    }
 
 
 def _gpus(options: argparse.Namespace) -> None:
-    rows = []
-    for gpu in gpus():
-        known = prices(gpu)
-        price = known and {"low": known.low, "median": known.median, "high": known.high}
-        rows.append(
-            {
-                "name": gpu.name,
-                "memory_bytes": gpu.memory,
-                "memory_bandwidth": gpu.memory_bandwidth,
-                "peak_flops": dict(gpu.peak_flops),
-                "usd_per_gpu_hour": price,
-                "quotes": [{"usd_per_hour": q.usd_per_hour, "provider": q.provider, "date": q.date} for q in known.quotes]
-                if known
-                else [],
-                "source": gpu.source,
-            }
-        )
-    _show(options, rows, (_gpu_line(row) for row in rows))
+    rows = [_gpu_row(gpu) for gpu in gpus()]
+    _show(options, rows, map(_gpu_line, rows))
+
+
+def _gpu_row(gpu: Gpu) -> dict[str, Any]:
+    known = prices(gpu)
+    return {
+        "name": gpu.name,
+        "memory_bytes": gpu.memory,
+        "memory_bandwidth": gpu.memory_bandwidth,
+        "peak_flops": dict(gpu.peak_flops),
+        "usd_per_gpu_hour": known and {"low": known.low, "median": known.median, "high": known.high},
+        "quotes": [asdict(quote) for quote in known.quotes] if known else [],
+        "source": gpu.source,
+    }
 
 
 def _gpu_line(row: dict[str, Any]) -> str:
     price = row["usd_per_gpu_hour"]
     cost = f"${price['low']:.2f} to ${price['high']:.2f} an hour" if price else "no price known"
-    return f"{row['name']:<34} {units.memory(row['memory_bytes']):>9}  {units.bandwidth(row['memory_bandwidth']):>10}  {cost}"
+    size, speed = units.memory(row["memory_bytes"]), units.bandwidth(row["memory_bandwidth"])
+    return f"{row['name']:<34} {size:>9}  {speed:>10}  {cost}"
 
 
 def _plan(options: argparse.Namespace) -> None:
@@ -162,7 +162,9 @@ def _kv(options: argparse.Namespace) -> None:
         "weight_bytes_per_rank": stage_weights(model, deployment)[0].total,
         "total_params": parameters(model).total,
     }
-    _show(options, report, (f"{key:<26} {value}" for key, value in report.items() if key not in ("groups", "assumptions")))
+    _show(
+        options, report, (f"{key:<26} {value}" for key, value in report.items() if key not in ("groups", "assumptions"))
+    )
 
 
 def _validate_kv(options: argparse.Namespace) -> None:

@@ -38,7 +38,8 @@ class Curve(NamedTuple):
 
 def kv_over_concurrency(plan: "Plan") -> Curve:
     """KV bytes a rank against requests of the workload's length at once, up to past the pool."""
-    assert plan.layout is not None and plan.capacity is not None
+    assert plan.layout is not None
+    assert plan.capacity is not None
     each, pool = plan.layout.request_bytes(plan.workload.tokens), plan.pool_bytes
     wanted = plan.workload.concurrency
     last = max(plan.capacity[0].streams, wanted or 0) * 5 // 4 + 1
@@ -53,13 +54,14 @@ def kv_over_concurrency(plan: "Plan") -> Curve:
 
 def concurrency_over_length(plan: "Plan") -> Curve:
     """Requests at once against their length, to the longest that fits or the model's limit."""
-    assert plan.layout is not None and plan.capacity is not None
+    assert plan.layout is not None
+    assert plan.capacity is not None
     longest = min(plan.longest_max_model_len, plan.model.max_position_embeddings)
     lengths = _doubling(min(128, longest), longest)
     blocks, per_request = plan.capacity[0].num_gpu_blocks, plan.layout.blocks_per_request
     y = tuple(blocks / per_request(int(length)) for length in lengths)
     finding = (
-        f"From {y[0]:,.0f} requests of {count(lengths[0], 'tokens')} to {y[-1]:,.1f} of {count(lengths[-1], 'tokens')}; "
+        f"{y[0]:,.0f} requests of {count(lengths[0], 'tokens')}, {y[-1]:,.1f} of {count(lengths[-1], 'tokens')}; "
         f"the longest request is {count(longest, 'tokens')}."
     )
     here = Line("x", plan.workload.tokens, f"load: {count(plan.workload.tokens, 'tokens')}")
@@ -72,5 +74,3 @@ def _doubling(first: int, last: int) -> tuple[float, ...]:
         lengths.append(float(first))
         first *= 2
     return (*lengths, float(last))
-
-

@@ -8,6 +8,7 @@ from planner.deployment import Deployment
 from planner.units import count, duration, memory
 
 if TYPE_CHECKING:
+    from planner.latency import Range
     from planner.plan import Plan
 
 
@@ -69,13 +70,15 @@ def _max_num_seqs(plan: "Plan") -> Limit | None:
         return None
     return Limit(
         kind="max_num_seqs",
-        reason=f"{count(wanted, 'requests')} at once are more than max_num_seqs {count(plan.deployment.step_seqs)}; the rest wait.",
+        reason=f"{count(wanted, 'requests')} at once are more than max_num_seqs {count(plan.deployment.step_seqs)}: "
+        "the rest wait.",
     )
 
 
 def _kv_cache(plan: "Plan") -> Limit | None:
     wanted, capacity = plan.workload.concurrency, plan.capacity
-    assert capacity is not None and plan.layout is not None
+    assert capacity is not None
+    assert plan.layout is not None
     if wanted is None or wanted <= plan.streams:
         return None
     need = wanted * plan.layout.request_bytes(plan.workload.tokens)
@@ -96,11 +99,16 @@ def _unstable(plan: "Plan") -> Limit | None:
 
 
 def _ttft(plan: "Plan") -> Limit | None:
-    return _slo("ttft", "time to first token", plan.slo.ttft_s, plan.latency and plan.latency.ttft_s.value)
+    return _slo("ttft", "time to first token", plan.slo.ttft_s, _planned(plan, "ttft_s"))
 
 
 def _tpot(plan: "Plan") -> Limit | None:
-    return _slo("tpot", "time per output token", plan.slo.tpot_s, plan.latency and plan.latency.tpot_s.value)
+    return _slo("tpot", "time per output token", plan.slo.tpot_s, _planned(plan, "tpot_s"))
+
+
+def _planned(plan: "Plan", quantity: str) -> float | None:
+    found: Range | None = getattr(plan.latency, quantity, None)
+    return None if found is None else found.value
 
 
 def _slo(kind: str, name: str, promised: float | None, planned: float | None) -> Limit | None:

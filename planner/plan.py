@@ -7,6 +7,7 @@ from typing import Any
 from planner.cost import Cost, cost
 from planner.deployment import Deployment
 from planner.errors import Refusal
+from planner.gpu import Gpu
 from planner.kv_layout import KvLayout, kv_layout
 from planner.latency import Latency, latency
 from planner.limits import Limit, first_limit, nearest_fix
@@ -105,14 +106,20 @@ class Plan:
     @property
     def pool_bytes(self) -> int:
         """The KV pool of one rank  [bytes]."""
-        return 0 if self.capacity is None or self.layout is None else self.capacity[0].num_gpu_blocks * self.layout.bytes_per_block
+        return (
+            0
+            if self.capacity is None or self.layout is None
+            else self.capacity[0].num_gpu_blocks * self.layout.bytes_per_block
+        )
 
     @property
     def verdict(self) -> Verdict:
         """The sentence that everything else explains."""
         if self.limit is not None:
             fix = self.limit.fix or "No single change of flags or GPU count makes it fit."
-            return Verdict(level=Level.BAD, word="Does not fit", reason=self.limit.reason, action=fix, context=self.inputs)
+            return Verdict(
+                level=Level.BAD, word="Does not fit", reason=self.limit.reason, action=fix, context=self.inputs
+            )
         assert self.capacity is not None
         held = f"{count(self.capacity[0].kv_cache_size_tokens, 'KV tokens')}, {count(self.streams, 'requests')} of "
         reason = held + f"{count(self.workload.tokens, 'tokens')} at once."
@@ -144,8 +151,7 @@ def plan(
 
     Raises InputError for malformed input only.
     """
-    known = prices(deployment.gpu)
-    usd = usd_per_gpu_hour if usd_per_gpu_hour is not None else known and known.median
+    usd = _median_price(deployment.gpu) if usd_per_gpu_hour is None else usd_per_gpu_hour
     asked: dict[str, Any] = {
         "model": model, "deployment": deployment, "workload": workload, "slo": slo, "usd_per_gpu_hour": usd,
     }  # fmt: skip
@@ -159,10 +165,15 @@ def plan(
     if budget.failure:
         return Plan(**asked)
     pool = budget.available_kv
-    capacity = tuple(_capacity(layout, deployment, workload, size) for size in (pool.value, pool.low, pool.high))
-    speed = latency(model, deployment, workload, layout, stages, capacity[0].num_gpu_blocks)
+    middle, low, high = (_capacity(layout, deployment, workload, size) for size in (pool.value, pool.low, pool.high))
+    speed = latency(model, deployment, workload, layout, stages, middle.num_gpu_blocks)
     price = cost(speed, workload, deployment.gpus, usd) if speed is not None and usd is not None else None
-    return Plan(**asked, capacity=capacity, latency=speed, cost=price)
+    return Plan(**asked, capacity=(middle, low, high), latency=speed, cost=price)
+
+
+def _median_price(gpu: Gpu) -> float | None:
+    known = prices(gpu)
+    return None if known is None else known.median
 
 
 def _capacity(layout: KvLayout, deployment: Deployment, workload: Workload, available: int) -> Capacity:

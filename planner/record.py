@@ -1,4 +1,4 @@
-"""A Plan as JSON and back: flat figures for scripts and for the comparison, and the inputs from which it is planned again."""
+"""A Plan as JSON and back: flat figures for scripts and the comparison, and the inputs to plan it again from."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, fields
@@ -9,10 +9,10 @@ from planner.deployment import Deployment
 from planner.errors import InputError
 from planner.families import model_spec
 from planner.gpu import Gpu
+from planner.latency import Range
 from planner.memory import Part
 from planner.model import ModelSpec
 from planner.plan import Plan, plan
-from planner.ranges import Range
 from planner.workload import Slo, Workload
 
 FORMAT = 1
@@ -24,46 +24,48 @@ def figures(made: Plan) -> dict[str, Any]:
 
     A prediction has its range beside it in `…_low` and `…_high`; what could not be worked out is None.
     """
-    layout, budget, capacity, latency, cost = made.layout, made.budget, made.capacity, made.latency, made.cost
-    middle, low, high = capacity or (None, None, None)
+    layout, length = made.layout, made.workload.tokens
     found: dict[str, Any] = {
         "fits": made.fits,
         "limit": made.limit and str(made.limit),
         "limit_kind": made.limit and made.limit.kind,
-        "weight_bytes_per_rank": budget and budget.weights.value,
-        **_part("activation_bytes", budget and budget.activation),
-        **_part("non_torch_bytes", budget and budget.non_torch),
-        **_part("cuda_graph_bytes", budget and budget.cuda_graph),
-        **_part("available_kv_bytes", budget and budget.available_kv),
-        "bytes_per_token": layout and layout.bytes_per_token,
-        "block_size": layout and layout.block_size,
-        "bytes_per_block": layout and layout.bytes_per_block,
-        "resolved_kv_cache_dtype": layout and layout.resolved_kv_cache_dtype,
-        "request_bytes": layout and layout.request_bytes(made.workload.tokens),
-    }
-    for key in ("num_gpu_blocks", "kv_cache_size_tokens", "max_concurrency"):
-        values = (getattr(held, key, None) for held in (middle, low, high))
-        found |= dict(zip((key, f"{key}_low", f"{key}_high"), values, strict=True))
-    found |= {
-        "longest_max_model_len": middle and made.longest_max_model_len,
+        "weight_bytes_per_rank": None if made.budget is None else made.budget.weights.value,
+        "request_bytes": None if layout is None else layout.request_bytes(length),
+        "longest_max_model_len": None if made.capacity is None else made.longest_max_model_len,
         "streams": made.streams,
-        **_range("tpot_s", latency and latency.tpot_s),
-        **_range("ttft_s", latency and latency.ttft_s),
-        **_range("output_tokens_per_s", latency and latency.output_tokens_per_s),
-        "floor_tpot_s": latency and latency.floor_tpot_s,
-        "usd_per_hour": cost and cost.usd_per_hour,
-        **_range("usd_per_million_output_tokens", cost and cost.usd_per_million_output_tokens),
-        **_range("usd_per_million_input_tokens", cost and cost.usd_per_million_input_tokens),
     }
+    found |= {key: getattr(layout, key, None) for key in _LAYOUT}
+    for key, name in _MEMORY.items():
+        found |= _ranged(key, getattr(made.budget, name, None))
+    for key in _CAPACITY:
+        spread = made.capacity and Range(*(getattr(held, key) for held in made.capacity))
+        found |= _ranged(key, spread)
+    found["floor_tpot_s"] = getattr(made.latency, "floor_tpot_s", None)
+    found["usd_per_hour"] = getattr(made.cost, "usd_per_hour", None)
+    for source, keys in ((made.latency, _SPEED), (made.cost, _MONEY)):
+        for key in keys:
+            found |= _ranged(key, getattr(source, key, None))
     return found
 
 
-def _part(key: str, part: Part | None) -> dict[str, int | None]:
-    return {key: part and part.value, f"{key}_low": part and part.low, f"{key}_high": part and part.high}
+_LAYOUT = ("bytes_per_token", "block_size", "bytes_per_block", "resolved_kv_cache_dtype")
+_MEMORY = {
+    "activation_bytes": "activation",
+    "non_torch_bytes": "non_torch",
+    "cuda_graph_bytes": "cuda_graph",
+    "available_kv_bytes": "available_kv",
+}
+_CAPACITY = ("num_gpu_blocks", "kv_cache_size_tokens", "max_concurrency")
+_SPEED = ("tpot_s", "ttft_s", "output_tokens_per_s")
+_MONEY = ("usd_per_million_output_tokens", "usd_per_million_input_tokens")
 
 
-def _range(key: str, value: Range | None) -> dict[str, float | None]:
-    return {key: value and value.value, f"{key}_low": value and value.low, f"{key}_high": value and value.high}
+def _ranged(key: str, value: Range | Part | None) -> dict[str, float | None]:
+    return {
+        key: None if value is None else value.value,
+        f"{key}_low": None if value is None else value.low,
+        f"{key}_high": None if value is None else value.high,
+    }
 
 
 def to_json(made: Plan) -> dict[str, Any]:
@@ -133,7 +135,9 @@ def _built(cls: type[_T], values: Mapping[str, Any], where: str) -> _T:
         if key not in known:
             raise InputError(f"{where}.{key}", values[key], "one of " + ", ".join(sorted(known)))
     hints = get_type_hints(cls)
-    tuples = {key: tuple(value) for key, value in values.items() if isinstance(value, list) and "tuple" in str(hints[key])}
+    tuples = {
+        key: tuple(value) for key, value in values.items() if isinstance(value, list) and "tuple" in str(hints[key])
+    }
     try:
         return cls(**{**values, **tuples})
     except TypeError as error:

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from planner import units
+from planner.latency import Range
 from planner.plan import Plan
-from planner.ranges import Range
 from planner.record import figures
 
 

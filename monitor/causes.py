@@ -1,0 +1,72 @@
+"""Why a quantity is off: the plan made again with what the server reports of its settings, one setting at a time.
+
+No cause is guessed where one can be shown: the setting under which the plan comes nearest to what is there is named.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from monitor import metrics
+from monitor.snapshot import EngineSnapshot
+from planner.deployment import Deployment
+from planner.plan import Plan
+from planner.units import GIB, memory, share
+
+EXPLAINED = 0.05
+"""A setting explains a difference when what is left of it is no more than this  [ratio]."""
+
+
+def cause_of_capacity(made: Plan, engine: EngineSnapshot, quantity: str, actual: float) -> str:
+    """Why the pool holds more or less than planned, by the field of Capacity that is off."""
+
+    def distance(other: Plan) -> float:
+        planned = getattr(other.capacity[0], quantity) if other.capacity else 0
+        return abs(actual / planned - 1) if planned else float("inf")
+
+    found = ((distance(made.on(deployment)), text) for text, deployment in settings(made.deployment, engine))
+    left, text = min(found, default=(float("inf"), ""))
+    if left < distance(made) / 2:
+        return text if left <= EXPLAINED else f"{text} {share(left)} remain unexplained."
+    planned = getattr(made.capacity[0], quantity) if made.capacity else 0
+    if actual < planned:
+        return "less memory was left than planned: another process on the device, or larger activations or CUDA graphs."
+    return "more memory was left than planned: a larger device, smaller activations, or another checkpoint."
+
+
+def settings(planned: Deployment, engine: EngineSnapshot) -> Iterator[tuple[str, Deployment]]:
+    """Each setting the server reports that is not the plan's: in words, and the deployment with it."""
+    dtype = engine.kv_cache_dtype
+    if dtype and dtype != planned.kv_cache_dtype:
+        text = f"KV dtype: planned {planned.kv_cache_dtype}, the server runs {dtype}."
+        yield text, replace(planned, kv_cache_dtype=dtype)
+    override = engine.number(metrics.BLOCKS_OVERRIDE)
+    if override and override != planned.num_gpu_blocks_override:
+        text = f"block count: the server's is set by hand, --num-gpu-blocks-override {override:.0f}."
+        yield text, replace(planned, num_gpu_blocks_override=int(override))
+    pool = engine.number(metrics.KV_MEMORY)
+    if pool and pool != _pool(planned):
+        text = f"pool size: the server's KV cache is {memory(pool)}."
+        yield text, replace(planned, kv_cache_memory_bytes=int(pool), cpu_kvcache_space=None)
+    utilization = engine.number(metrics.UTILIZATION)
+    if utilization and utilization != planned.utilization and not pool:
+        text = f"--gpu-memory-utilization: planned {planned.utilization:g}, the server runs {utilization:g}."
+        yield text, replace(planned, gpu_memory_utilization=utilization)
+    block = engine.block_size
+    if block and block != planned.block_size:
+        yield f"block size: the server runs {block}.", replace(planned, block_size=block)
+    length = max_model_len(engine)
+    if length and length != planned.max_model_len:
+        text = f"--max-model-len: the server accepts {length:,} tokens."
+        yield text, replace(planned, max_model_len=length)
+
+
+def max_model_len(engine: EngineSnapshot) -> int | None:
+    """The longest request the server accepts: what its pool holds over how often, both as it reports them  [tokens]."""
+    tokens, times = engine.kv_cache_size_tokens, engine.number(metrics.MAX_CONCURRENCY)
+    return round(tokens / times) if tokens and times else None
+
+
+def _pool(planned: Deployment) -> float | None:
+    if planned.kv_cache_memory_bytes is not None:
+        return planned.kv_cache_memory_bytes
+    return None if planned.cpu_kvcache_space is None else planned.cpu_kvcache_space * GIB
