@@ -58,7 +58,7 @@ def blocks(count: int, hidden: int, width: int, cut: Cut, *, attention: int = 0,
 
 
 def _vit(vision: Keys, cut: Cut, depth: int) -> Iterator[Weight]:
-    """SigLIP or CLIP: patches, positions, blocks of which the last `-1 - depth` are not built; CLIP adds a class token."""
+    """SigLIP or CLIP: patches, positions, blocks but the last `-1 - depth`; CLIP adds a class token."""
     hidden, layers = vision.count("hidden_size", default=768), vision.count("num_hidden_layers", default=12)
     patch, image = vision.count("patch_size", default=16), vision.count("image_size", default=224)
     clip = "clip" in str(vision.get("model_type")) and "siglip" not in str(vision.get("model_type"))
@@ -236,12 +236,61 @@ def _side(vision: Keys, name: str, default: int) -> int:
     return int(value[0] if isinstance(value, list) else value)
 
 
+def internvl_chat(wrapper: Keys, vision: Keys, hidden: int, cut: Cut) -> Iterator[Weight]:
+    """InternVL in its publisher's form: InternViT cut like the rest."""
+    width, layers = vision.count("hidden_size", default=3200), vision.count("num_hidden_layers", default=45)
+    image, patch = _side(vision, "image_size", 448), _side(vision, "patch_size", 14)
+    inner = int(width / wrapper.number("downsample_ratio", 0.5) ** 2)
+    norm = 1 if vision.get("norm_type") == "rms_norm" else 2
+    yield _matrix(width, 3 * patch**2, True)
+    yield _vector(((image // patch) ** 2 + 2) * width)
+    bias = bool(vision.get("qkv_bias"))
+    yield from blocks(layers, width, vision.count("intermediate_size", default=12800), cut, bias=bias,
+                      norm_vectors=norm)  # fmt: skip
+    yield _vector(layers * (2 + (not bias) + 2 * bool(vision.get("qk_normalization"))) * width)
+    yield _vector(2 * inner)
+    yield _matrix(hidden, inner, True)
+    yield _matrix(hidden, hidden, True)
+
+
+def gemma4(wrapper: Keys, vision: Keys, hidden: int, cut: Cut) -> Iterator[Weight]:
+    """Gemma 4: a gated encoder with two norms a part, whole on every rank, and a conformer where it hears."""
+    width, layers = vision.count("hidden_size", default=768), vision.count("num_hidden_layers", default=16)
+    heads, size = vision.count("num_attention_heads", default=12), vision.count("head_dim", default=64)
+    yield _vector(2 * vision.count("position_embedding_size", default=10240) * width)
+    yield _matrix(width, 3 * vision.count("patch_size", default=16) ** 2)
+    yield from blocks(layers, width, vision.count("intermediate_size", default=3072), WHOLE, attention=heads * size,
+                      bias=False, mlp_bias=False, gated=True, norm_vectors=2)  # fmt: skip
+    yield _vector(layers * 2 * size)
+    if vision.get("standardize"):
+        yield _vector(2 * width)
+    yield _matrix(hidden, width)
+    if "audio_config" in wrapper:
+        yield from _conformer(wrapper.part("audio_config"), hidden)
+
+
+def _conformer(audio: Keys, hidden: int) -> Iterator[Weight]:
+    """Gemma 4's audio encoder: two feed-forwards around attention and a convolution in each block."""
+    width, outputs = audio.count("hidden_size", default=1024), audio.count("output_proj_dims", default=1536)
+    first, second = audio.get("subsampling_conv_channels", default=[128, 32])
+    head = width // audio.count("num_attention_heads", default=8)
+    yield _vector(first * 9 + first + second * first * 9 + second)
+    yield _matrix(width, 32 * second)
+    for _ in range(audio.count("num_hidden_layers", default=12)):
+        yield _matrix(2 * (4 + 4) * width, width)
+        yield _matrix((5 + 3) * width, width)
+        yield _vector(width * audio.count("conv_kernel_size", default=5) + 9 * width + head)
+    yield _matrix(outputs, width, True)
+    yield _matrix(hidden, outputs)
+
+
 def llama4(wrapper: Keys, vision: Keys, hidden: int, cut: Cut) -> Iterator[Weight]:
     """Llama 4: unfolded patches, a class token, and an adapter after a pixel shuffle."""
     width, patch = vision.count("hidden_size", default=1408), vision.count("patch_size", default=14)
     positions = (vision.count("image_size", default=336) // patch) ** 2 + 1
     ratio = vision.number("pixel_shuffle_ratio", 0.5)
-    inner, outputs = vision.count("projector_input_dim", default=4096), vision.count("projector_output_dim", default=4096)
+    inner = vision.count("projector_input_dim", default=4096)
+    outputs = vision.count("projector_output_dim", default=4096)
     yield _linear("vision_model.patch_embedding", cut.share(width), 3 * patch**2)
     yield _vector((positions + 1 + 4) * width)  # positions, the class token, norms before and after
     yield from blocks(vision.count("num_hidden_layers", default=34), width,
@@ -293,10 +342,24 @@ def qwen2_audio(wrapper: Keys, vision: Keys, hidden: int, cut: Cut) -> Iterator[
     """Qwen2-Audio: Whisper's encoder whole on every rank, keys without bias, and one projection."""
     audio = wrapper.part("audio_config")
     width, layers = audio.count("d_model", default=1280), audio.count("encoder_layers", default=32)
-    yield from _audio(width, audio.count("num_mel_bins", default=128), audio.count("max_source_positions", default=1500),
-                      layers, audio.count("encoder_ffn_dim", default=5120), WHOLE)  # fmt: skip
+    positions = audio.count("max_source_positions", default=1500)
+    yield from _audio(width, audio.count("num_mel_bins", default=128), positions, layers,
+                      audio.count("encoder_ffn_dim", default=5120), WHOLE)  # fmt: skip
     yield _vector(-layers * width)
     yield _matrix(hidden, width, True)
+
+
+def qwen2_5_omni(wrapper: Keys, vision: Keys, hidden: int, cut: Cut) -> Iterator[Weight]:
+    """Qwen2.5-Omni's thinker: Qwen2.5-VL's eyes, and Whisper's ears whole on every rank."""
+    thinker = wrapper.part("thinker_config")
+    audio = thinker.part("audio_config")
+    width, layers = audio.count("d_model", default=1280), audio.count("encoder_layers", default=32)
+    outputs = audio.count("output_dim", default=hidden)
+    yield from qwen2_5_vl(thinker, thinker.part("vision_config"), hidden, cut)
+    yield from _audio(width, audio.count("num_mel_bins", default=128), 0, layers,
+                      audio.count("encoder_ffn_dim", default=5120), WHOLE)  # fmt: skip
+    yield _vector(2 * outputs - layers * width)
+    yield _matrix(outputs, width, True)
 
 
 TOWERS: Mapping[Any, Tower] = {
@@ -305,5 +368,5 @@ TOWERS: Mapping[Any, Tower] = {
     "qwen2_vl": qwen2_vl, "qwen2_5_vl": qwen2_5_vl, "qwen3_vl": qwen3_vl, "qwen3_vl_moe": qwen3_vl,
     "qwen3_5": qwen3_vl, "qwen3_5_moe": qwen3_vl, "glm4v": glm4v, "glm4v_moe": glm4v, "internvl": internvl,
     "llama4": llama4, "kimi_k3": moonvit, "kimi_k25": moonvit, "kimi_vl": moonvit, "whisper": whisper,
-    "qwen2_audio": qwen2_audio,
+    "qwen2_audio": qwen2_audio, "qwen2_5_omni": qwen2_5_omni, "internvl_chat": internvl_chat, "gemma4": gemma4,
 }  # fmt: skip

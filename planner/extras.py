@@ -99,7 +99,7 @@ def zamba2_layer(model: ModelSpec, index: int, cut: Cut) -> Iterator[Weight]:
 def minimax_m3_layer(model: ModelSpec, index: int, cut: Cut) -> Iterator[Weight]:
     """The index heads that pick blocks of tokens: as many queries as KV heads, one key."""
     sparse = Keys(model.config).part("sparse_attention_config")
-    flags = sparse.each("sparse_attention_freq", model.num_hidden_layers)
+    flags = sparse.numbers("sparse_attention_freq", model.num_hidden_layers)
     if not sparse.get("use_sparse_attention") or (flags and not flags[index]):
         return
     size = sparse.count("sparse_index_dim", default=128)
@@ -143,5 +143,5 @@ def longcat_layer(model: ModelSpec, index: int, cut: Cut) -> Iterator[Weight]:
     """Router scores corrected in float32, identity experts among them."""
     keys = Keys(model.config)
     routed, zero = keys.count("n_routed_experts", "num_experts"), keys.maybe("zero_expert_num") or 0
-    yield Weight(MLP, zero, model.hidden_size)
+    yield Weight(MLP, zero, model.hidden_size, dtype="float32")
     yield vector(MLP, routed + zero, "float32")

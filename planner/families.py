@@ -45,8 +45,8 @@ FAMILIES: Mapping[str, Family] = {
         "ernie4_5", "hunyuan_v1_dense", "olmo", "olmo2", "olmo_1124", "mimo", "telechat2", "telechat3",
         "hyperclovax", "plamo3", "nanbeige", "step1", "step3_text", "deepseek", "glm4_moe", "bailing_moe",
         "bailing_moe_v2", "ernie4_5_moe", "ernie4_5_moe_vl", "hy_v3", "olmoe",
-        "flex_olmo", "minimax_m2", "PanguProMoE", "param2moe", "sarvam_moe", "grok-1", "arctic", "youtu",
-        "pangu_embedded", "teleflm", "cohere_moe", "glm_ocr_text", "ministral",
+        "flex_olmo", "minimax_m2", "dots1", "solar_open", "PanguProMoE", "param2moe", "sarvam_moe", "grok-1",
+        "arctic", "youtu", "pangu_embedded", "teleflm", "cohere_moe", "glm_ocr_text", "ministral",
     ), PLAIN),
     "mistral": Family(mixers=lambda keys: mixers.uniform(keys, default_window=4096)),
     **dict.fromkeys(("qwen2", "qwen2_moe", "qwen3", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text",
@@ -173,7 +173,7 @@ def max_model_len(wrapper: Mapping[str, Any], text: Keys) -> int:
     kind = rope.get("rope_type") or rope.get("type") if isinstance(rope, Mapping) else None
     if kind in ("linear", "dynamic") and "gemma3" not in str(wrapper.get("model_type")):
         factor = rope.get("factor")
-        if isinstance(factor, int | float) and not isinstance(factor, bool) and factor > 0:
+        if isinstance(factor, int | float) and not isinstance(factor, bool) and 0 < factor < 1e6:
             longest = int(longest * factor)
     return longest
 
@@ -203,7 +203,7 @@ def model_spec(config: Mapping[str, Any], name: str = "") -> ModelSpec:
     if not isinstance(config, Mapping):
         raise InputError("config", type(config).__name__, "a JSON object as published with the model")
     text = Keys(text_config(config))
-    architecture = str((config.get("architectures") or text.get("architectures") or ["unknown"])[0])
+    architectures = Keys(config).names("architectures") or text.names("architectures") or ["unknown"]
     model_type = str(text.get("model_type") or config.get("model_type") or "unknown")
     family = FAMILIES.get(model_type)
     assumptions = [] if family else [
@@ -215,10 +215,11 @@ def model_spec(config: Mapping[str, Any], name: str = "") -> ModelSpec:
         assumptions.append("No dtype in config.json: weights taken as bfloat16.")
     mixers_of, mlps_of = family.mixers(text), family.mlps(text)
     tied = config.get("tie_word_embeddings", text.config.get("tie_word_embeddings"))
-    quantization = config.get("quantization_config") or config.get("compression_config")
+    wrapper = Keys(config)
+    quantization = wrapper.part("quantization_config").config or wrapper.part("compression_config").config
     return ModelSpec(
         name=name or str(config.get("_name_or_path") or ""),
-        architecture=architecture,
+        architecture=architectures[0],
         model_type=model_type,
         dtype=dtype or "bfloat16",
         hidden_size=mixers.hidden_size(text),
@@ -226,7 +227,7 @@ def model_spec(config: Mapping[str, Any], name: str = "") -> ModelSpec:
         max_position_embeddings=max_model_len(config, text),
         tie_word_embeddings=family.tied if tied is None else bool(tied),
         layers=tuple(Layer(mixers=own, mlp=mlp) for own, mlp in zip(mixers_of, mlps_of, strict=True)),
-        quantization_config=quantization or text.get("quantization_config", default={}),
+        quantization_config=quantization or text.part("quantization_config").config,
         config=text.config,
         wrapper=config,
         assumptions=tuple(assumptions),

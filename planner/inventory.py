@@ -2,8 +2,20 @@
 
 from collections.abc import Iterator
 
-from planner.matrices import (ATTENTION, EMBEDDING, EXPERTS, HEAD, MLP, NORMS, WHOLE, Cut, Weight, feed_forward, linear,
-                              vector)  # fmt: skip
+from planner.matrices import (
+    ATTENTION,
+    EMBEDDING,
+    EXPERTS,
+    HEAD,
+    MLP,
+    NORMS,
+    WHOLE,
+    Cut,
+    Weight,
+    feed_forward,
+    linear,
+    vector,  # fmt: skip
+)
 from planner.model import MLA, Attention, CompressedAttention, Mixer, Mlp, ModelSpec, Moe, Recurrent
 from planner.styles import Style, style_of
 
@@ -12,7 +24,8 @@ def layer_weights(model: ModelSpec, index: int, cut: Cut = WHOLE) -> Iterator[We
     """Every weight of decoder layer `index` on one rank."""
     layer, style, hidden = model.layers[index], style_of(model), model.hidden_size
     own = style.owns is None or style.owns(model, index)
-    for mixer in layer.mixers:
+    mixers = (style.projected(model),) if style.projected else layer.mixers
+    for mixer in mixers:
         if own or isinstance(mixer, Recurrent):
             yield from _mixer(mixer, style, hidden, cut)
     if not own:
@@ -193,7 +206,8 @@ def _moe(moe: Moe, style: Style, hidden: int, cut: Cut) -> Iterator[Weight]:
     if cut.expert_ranks > 1:
         count, width = -(-moe.num_experts // cut.expert_ranks), whole
     else:
-        count, width = moe.num_experts, max(cut.share(whole), min(whole, style.expert_width))
+        count, width = moe.num_experts, -(-whole // (cut.expert_pieces or cut.ranks))
+        width = max(width, min(whole, style.expert_width))
     width, padded = _multiple(width, cut.expert_width), _multiple(inner, cut.expert_hidden)
     name = f"{style.moe}.experts"
     rows = (2 if moe.gated else 1) * width

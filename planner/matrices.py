@@ -9,10 +9,16 @@ VOCABULARY_STEP = 64  # vLLM pads the vocabulary to this, then cuts it (layers/v
 
 
 class Weight(NamedTuple):
-    """A matrix of outputs × inputs, `copies` times (experts), as one rank holds it.
+    """A matrix as one rank holds it, or a vector (one input).
 
-    kind is linear, experts or head where a quantised checkpoint may change it, "" where it never does; then names are
-    those of the modules fused into it, below `model.layers.N.`.
+    part     what it belongs to
+    outputs  its rows  [elements]
+    inputs   its columns  [elements]
+    copies   how many alike there are (experts)  [matrices]
+    bias     its bias, for each copy  [elements]
+    dtype    "" for the model's own
+    kind     linear, experts or head where a quantised checkpoint may store it otherwise, "" where it never does
+    names    modules fused into it, as the checkpoint calls them, below `model.layers.N.`
     """
 
     part: str
@@ -35,12 +41,14 @@ class Cut(NamedTuple):
 
     ranks            tensor-parallel size  [GPUs]
     expert_ranks     ranks the experts are dealt out to, 1 where each expert is cut instead  [GPUs]
+    expert_pieces    pieces each expert is cut into, 0 for as many as ranks  [pieces]
     expert_width     multiple the width of a cut expert is padded to  [elements]
     expert_hidden    multiple its input is padded to  [elements]
     """
 
     ranks: int = 1
     expert_ranks: int = 1
+    expert_pieces: int = 0
     expert_width: int = 1
     expert_hidden: int = 1
 

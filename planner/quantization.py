@@ -15,19 +15,29 @@ ITEMSIZE = {"float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3f
 class Scheme(NamedTuple):
     """One way to store a matrix of outputs × inputs.
 
+    name     in words
+    bits     of one weight  [bits]
+    dtype    of the tensor that holds the weights
+    rows     outputs that share a scale, 0 for all  [elements]
+    columns  inputs that share a scale, 0 for all  [elements]
+    scale    dtype of the scales, "" for the model's own, none for no such tensor
+    zeros    packed zero points beside the scales
+    scalars  float32 values for each matrix that was fused into this one  [values]
+    indices  an int32 group index for each input
+
     >>> FP8_BLOCK.stored(5120, 25600, "bfloat16")
     {'float8_e4m3fn': 131072000, 'float32': 32000}
     """
 
     name: str
-    bits: int  # of one weight
-    dtype: str  # of the tensor that holds them
-    rows: int = 0  # outputs that share a scale, 0 for all
-    columns: int = 0  # inputs that share a scale, 0 for all
-    scale: str = ""  # dtype of the scales, "" for the model's own, "none" for no such tensor
-    zeros: bool = False  # packed zero points beside the scales
-    scalars: int = 0  # float32 values for each matrix that was fused into this one
-    indices: bool = False  # an int32 group index for each input
+    bits: int
+    dtype: str
+    rows: int = 0
+    columns: int = 0
+    scale: str = ""
+    zeros: bool = False
+    scalars: int = 0
+    indices: bool = False
 
     def stored(self, outputs: int, inputs: int, dtype: str, fused: int = 1) -> dict[str, int]:
         """Bytes by dtype of one matrix; `dtype` is the model's, `fused` the matrices merged into it."""
@@ -234,8 +244,10 @@ def _auto_round(config: Mapping[str, Any]) -> Choice:
     blocks = blocks.split(",") if isinstance(blocks, str) else [str(block) for block in blocks or ()]
     within = [canonical(block.strip()) for block in blocks]
 
+    no_change: Mapping[str, Any] = {}
+
     def choose(name: str, kind: str) -> Scheme | None:
-        change = exact.get(name) or next((c for p, c in patterns if any(p.search(s) for s in spellings(name))), {})
+        change = exact.get(name) or next((c for p, c in patterns if any(p.search(s) for s in spellings(name))), no_change)
         outside = bool(within) and not any(name.startswith(block) for block in within)
         width = int(change.get("bits", 16 if kind == "head" or outside else bits))
         return packed(width, int(change.get("group_size", group)), zeros=True) if width < 16 else None
@@ -330,9 +342,8 @@ def _tensor_scheme(group: Mapping[str, Any], form: str) -> Scheme | None:
         return (FP8_CHANNEL if strategy == "channel" else FP8)._replace(
             scalars=static + (0 if strategy == "channel" else 1))  # fmt: skip
     if "pack" in form or bits < 8:
-        scheme = packed(bits, size, zeros=not weights.get("symmetric", True),
-                        indices=weights.get("actorder") in ("group", True))  # fmt: skip
-        return scheme._replace(scalars=4)  # weight_shape: two int64
+        return packed(bits, size, zeros=not weights.get("symmetric", True),
+                      indices=weights.get("actorder") in ("group", True))  # fmt: skip
     if strategy == "tensor":
         return Scheme("INT8 per tensor", 8, "int8", scale="none", scalars=1 + static)
     return INT8_CHANNEL._replace(columns=size, scalars=static)
@@ -341,8 +352,8 @@ def _tensor_scheme(group: Mapping[str, Any], form: str) -> Scheme | None:
 def _quark(config: Mapping[str, Any]) -> Choice:
     """AMD Quark: one global scheme, by the number type of its weights, and modules left out."""
     skip = Names(config.get("exclude"))
-    weights = (config.get("global_quant_config") or {}).get("weight") or {}
-    weights = weights[0] if isinstance(weights, list) and weights else weights
+    found_weights = (config.get("global_quant_config") or {}).get("weight") or {}
+    weights: Mapping[str, Any] = found_weights[0] if isinstance(found_weights, list) else found_weights
     kind_of = str(weights.get("dtype") or "")
     channel = "channel" in str(weights.get("qscheme"))
     found = {"fp8_e4m3": FP8_CHANNEL if channel else FP8_STATIC, "int8": INT8_CHANNEL, "fp4": MXFP4, "mxfp4": MXFP4,

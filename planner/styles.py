@@ -8,7 +8,8 @@ from typing import Any
 from planner import extras
 from planner.keys import Keys
 from planner.matrices import Cut, Weight
-from planner.model import ModelSpec
+from planner.mixers import latent
+from planner.model import Mixer, ModelSpec
 
 QKV = ("q_proj", "k_proj", "v_proj")
 LayerExtra = Callable[[ModelSpec, int, Cut], Iterator[Weight]]
@@ -51,6 +52,7 @@ class Style:
     qkv, out          names of its projections
     mlp, moe, shared  names of the dense feed-forward, of the mixture of experts, and of the shared experts in it
     state             name of the recurrent module
+    projected         the mixer whose projections fill the cache, where the cache itself is plain (MiniCPM 3)
     owns              whether a layer holds its attention and feed-forward itself (Zamba 2 shares them)
     layer_extra       what else a layer holds
     model_extra       what else stands beside the embedding
@@ -91,6 +93,7 @@ class Style:
     moe: str = "mlp"
     state: str = "mamba"
     shared: str = "shared_experts"
+    projected: Callable[[ModelSpec], Mixer] | None = None
     owns: Callable[[ModelSpec, int], bool] | None = None
     layer_extra: LayerExtra | None = None
     model_extra: ModelExtra | None = None
@@ -129,6 +132,7 @@ _DEEPSEEK: Mapping[str, Any] = {"correction_bias": lambda keys: keys.get("topk_m
 _ROUTED_F32: Mapping[str, Any] = {"router_float32": True, "correction_bias": True}
 _MAMBA2: Mapping[str, Any] = {
     "conv_bias": _key("mamba_conv_bias", True), "state_bias": _key("mamba_proj_bias"), **_ATTENTION_BIAS}  # fmt: skip
+_ERNIE: Mapping[str, Any] = dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), _key("use_bias"))
 _GEMMA3: Mapping[str, Any] = {**_ATTENTION_BIAS, "norms": 4, "qk_norm": "head"}
 
 STYLES: Mapping[str, Mapping[str, Any]] = {
@@ -137,11 +141,12 @@ STYLES: Mapping[str, Mapping[str, Any]] = {
     "qwen2_moe": {"qkv_bias": _key("qkv_bias", True), "shared_gate": True, "shared": "shared_expert"},
     "qwen3": _QWEN3,
     "qwen3_moe": _QWEN3,
+    "olmo_hybrid": {**_ATTENTION_BIAS, "qk_norm": "full"},
     "qwen3_next": _QWEN_GATED,
     "qwen3_5": _QWEN_GATED,
     "mimo": {"qkv_bias": True},
     "mimo_v2": {
-        "qkv_bias": _key("attention_bias"), "correction_bias": True,
+        "qkv_bias": _key("attention_bias"), **_ROUTED_F32,
         "sinks": _when("add_swa_attention_sink_bias", "sliding", "none"),
     },
     "phi3": _PHI3,
@@ -182,8 +187,10 @@ STYLES: Mapping[str, Mapping[str, Any]] = {
         "state_bias": _key("mamba_proj_bias"), "conv_bias": _key("mamba_conv_bias", True),
         "time_step_rank": _key("mamba_dt_rank", None), "mlp": "feed_forward", "moe": "feed_forward",
     },
-    "lfm2": {"qk_norm": "head", "state_bias": _key("conv_bias"), "out": "out_proj", "mlp": "feed_forward", "moe": "feed_forward",
-             "correction_bias": _key("use_expert_bias")},
+    "lfm2": {
+        "qk_norm": "head", "state_bias": _key("conv_bias"), "out": "out_proj", "state": "conv",
+        "correction_bias": _key("use_expert_bias"), "mlp": "feed_forward", "moe": "feed_forward",
+    },
     "exaone4": {"qk_norm": "head"},
     "exaone_moe": {"qk_norm": "head", "correction_bias": True},
     "glm4": {**_QKV_ONLY, "norms": 4},
@@ -196,8 +203,10 @@ STYLES: Mapping[str, Mapping[str, Any]] = {
         "attention": "self_attention", "qkv": ("query_key_value",), "out": "dense",
     },
     "gpt_oss": {
-        "qkv_bias": _key("attention_bias", True), "out_bias": True, "sinks": "all", "router_bias": True, "expert_bias": True,
+        "qkv_bias": _key("attention_bias", True), "out_bias": True, "sinks": "all", "router_bias": True,
+        "expert_bias": True,
     },
+    "minicpm3": {"projected": lambda model: latent(Keys(model.config), None)},
     "mixtral": {"moe": "block_sparse_moe"},
     "minimax_m2": {**_QKV_ONLY, **_ROUTED_F32, "qk_norm": "cut", "moe": "block_sparse_moe"},
     "minimax_m3_text": {
@@ -215,7 +224,7 @@ STYLES: Mapping[str, Mapping[str, Any]] = {
         "expert_width": _key("min_moe_intermediate_per_partition", 256), "moe": "block_sparse_moe",
         "layer_extra": extras.kimi_layer, "model_extra": extras.kimi_model,
     },
-    "longcat_flash": {"norms": 4, "layer_extra": extras.longcat_layer},
+    "longcat_flash": {"norms": 4, "router_float32": True, "layer_extra": extras.longcat_layer},
     "olmo": {"norm_vectors": 0},
     "olmo2": {**_ATTENTION_BIAS, "qk_norm": "full"},
     "gpt2": {**_ALL_BIAS, "positions": _positions()},
@@ -242,8 +251,8 @@ STYLES: Mapping[str, Mapping[str, Any]] = {
     "orion": {**_LLAMA, "norm_vectors": 2},
     "jais2": {**_ALL_BIAS},
     "dbrx": {"moe": "ffn"},
-    "ernie4_5": {"qkv_bias": _key("use_bias"), "out_bias": _key("use_bias"), "mlp_bias": _key("use_bias")},
-    "ernie4_5_moe": {"qkv_bias": _key("use_bias"), "out_bias": _key("use_bias"), **_ROUTED_F32},
+    "ernie4_5": _ERNIE,
+    "ernie4_5_moe": {**_ERNIE, **_ROUTED_F32},
     "hunyuan_v1_dense": {**_ATTENTION_BIAS, "qk_norm": "head", "shared": "shared_mlp"},
     "hy_v3": {**_ROUTED_F32, "qk_norm": _when("qk_norm", "head", "none", default=True)},
     "apertus": {**_ATTENTION_BIAS, "qk_norm": "head"},
@@ -263,7 +272,8 @@ STYLES: Mapping[str, Mapping[str, Any]] = {
 }  # fmt: skip
 ALIKE = {
     "qwen2_vl_text": "qwen2", "qwen2_5_vl": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen2_5_omni_text": "qwen2",
-    "qwen2_audio_encoder": "qwen2", "qwen3_vl_text": "qwen3", "qwen3_vl_moe_text": "qwen3", "qwen3_omni_moe_text": "qwen3",
+    "qwen2_audio_encoder": "qwen2", "qwen3_vl_text": "qwen3", "qwen3_vl_moe_text": "qwen3",
+    "qwen3_omni_moe_text": "qwen3",
     "qwen3_5_text": "qwen3_5", "qwen3_5_moe": "qwen3_5", "qwen3_5_moe_text": "qwen3_5", "mimo_v2_flash": "mimo_v2",
     "phi3_v": "phi3", "gemma3_text": "gemma3", "gemma3n_text": "gemma3n", "gemma4_text": "gemma4",
     "gemma4_unified_text": "gemma4", "cohere2": "cohere", "granitemoeshared": "granitemoe",
@@ -288,4 +298,4 @@ def style_of(model: ModelSpec) -> Style:
     return replace(Style(), **values)
 
 
-_HOOKS = frozenset({"owns", "layer_extra", "model_extra"})
+_HOOKS = frozenset({"owns", "projected", "layer_extra", "model_extra"})

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from planner.deployment import Deployment
 from planner.encoders import encoder_weights
 from planner.inventory import embedding_weights, head_weights, layer_weights
-from planner.matrices import EMBEDDING, ENCODER, EXPERTS, HEAD, WHOLE, Cut, Weight
+from planner.matrices import EMBEDDING, ENCODER, EXPERTS, HEAD, Cut, Weight
 from planner.model import MLA, ModelSpec, Moe
 from planner.quantization import ITEMSIZE, MXFP4, Recipe, recipe
 
@@ -96,11 +96,14 @@ def parameters(model: ModelSpec) -> Parameters:
 
 
 def stage_weights(model: ModelSpec, deployment: Deployment) -> tuple[Weights, ...]:
-    """Weights of one rank of each pipeline stage: the first holds the embedding, the last the head."""
-    spread = deployment.tensor_parallel_size * deployment.data_parallel_size if deployment.enable_expert_parallel else 1
+    """Weights of one rank of each pipeline stage.
+
+    The first holds the embedding, the last the head (and the embedding where that is the head), each the encoders.
+    """
     capability = deployment.gpu.compute_capability or (0, 0)
-    return _stage_weights(model, deployment.tensor_parallel_size, deployment.pipeline_parallel_size, spread,
-                          capability[0], deployment.gpu.vendor == "nvidia", deployment.dtype)  # fmt: skip
+    everyone = deployment.tensor_parallel_size * deployment.data_parallel_size  # data parallel shares the experts
+    return _stage_weights(model, deployment.tensor_parallel_size, deployment.pipeline_parallel_size, everyone,
+                          deployment.enable_expert_parallel, capability[0], deployment.dtype)  # fmt: skip
 
 
 def weight_bytes_per_rank(model: ModelSpec, deployment: Deployment) -> int:
@@ -109,17 +112,16 @@ def weight_bytes_per_rank(model: ModelSpec, deployment: Deployment) -> int:
 
 
 @lru_cache(maxsize=1024)
-def _stage_weights(model: ModelSpec, ranks: int, stages: int, spread: int, generation: int, nvidia: bool,
-                   dtype: str) -> tuple[Weights, ...]:  # fmt: skip
+def _stage_weights(model: ModelSpec, ranks: int, stages: int, expert_ranks: int, expert_parallel: bool,
+                   generation: int, dtype: str) -> tuple[Weights, ...]:  # fmt: skip
     plan = recipe_of(model)
     dtype = {"auto": model.dtype, "half": "float16", "float": "float32"}.get(dtype, dtype)
-    cut = Cut(ranks, spread, *_expert_steps(plan, generation, nvidia))
+    dealt, pieces = (expert_ranks, 1) if expert_parallel else (1, expert_ranks)
+    cut = Cut(ranks, dealt, pieces, *_expert_steps(plan, generation))
     found, start = [], 0
     for stage, count in enumerate(stage_layers(model.num_hidden_layers, stages)):
-        outer: list[Weight] = []
-        if stage == 0:
-            outer += [*embedding_weights(model, cut), *encoder_weights(model, cut)]
-        elif stage == stages - 1 and model.tie_word_embeddings:
+        outer = list(encoder_weights(model, cut))
+        if stage == 0 or (stage == stages - 1 and model.tie_word_embeddings):
             outer += embedding_weights(model, cut)
         if stage == stages - 1:
             outer += head_weights(model, cut)
@@ -150,15 +152,15 @@ def recipe_of(model: ModelSpec) -> Recipe:
     return recipe(config)
 
 
-def _expert_steps(plan: Recipe, generation: int, nvidia: bool) -> tuple[int, int]:
-    """What the width and the input of a cut expert are padded to, by quantisation and device generation.
+def _expert_steps(plan: Recipe, generation: int) -> tuple[int, int]:
+    """What the width and the input of a cut expert are padded to, by quantisation and CUDA generation (0 for none).
 
     vLLM 0.32, fused_moe/oracle: Triton takes MXFP4 in steps of 64 on Hopper, Marlin and TensorRT-LLM in 128 and 256;
     unquantised experts are padded to 128 by TensorRT-LLM's kernel on Blackwell.
     """
-    if plan.choose("model.layers.0.mlp.experts", "experts") == MXFP4 and nvidia:
+    if plan.choose("model.layers.0.mlp.experts", "experts") == MXFP4 and generation:
         return TRITON if generation == 9 else MARLIN
-    return (128, 1) if plan.method == "none" and generation in (10, 11) and nvidia else (1, 1)
+    return (128, 1) if plan.method == "none" and generation in (10, 11) else (1, 1)
 
 
 def _fold(model: ModelSpec, plan: Recipe, dtype: str, cut: Cut, layers: Iterable[int], outer: Iterable[Weight],
