@@ -1,10 +1,11 @@
-"""Why a quantity is off: the plan made again with what the server reports of its settings, one setting at a time.
+"""Why a quantity is off: the plan made again with what the server reports of its settings, one after the other.
 
 No cause is guessed where one can be shown: the setting under which the plan comes nearest to what is there is named.
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import inf, log
 
 from monitor import metrics
 from monitor.snapshot import EngineSnapshot
@@ -13,22 +14,37 @@ from planner.plan import Plan
 from planner.units import GIB, memory, share
 
 EXPLAINED = 0.05
-"""A setting explains a difference when what is left of it is no more than this  [ratio]."""
+"""A difference is explained when no more than this is left of it, as a logarithm  [ratio]."""
+WORTH_NAMING = 0.7
+"""A setting is named when it leaves no more than this of the difference  [ratio]."""
 
 
 def cause_of_capacity(made: Plan, engine: EngineSnapshot, quantity: str, actual: float) -> str:
     """Why the pool holds more or less than planned, by the field of Capacity that is off."""
 
-    def distance(other: Plan) -> float:
+    def ratio(other: Plan) -> float:
         planned = getattr(other.capacity[0], quantity) if other.capacity else 0
-        return abs(actual / planned - 1) if planned else float("inf")
+        return actual / planned if planned else inf
 
-    found = ((distance(made.on(deployment)), text) for text, deployment in settings(made.deployment, engine))
-    left, text = min(found, default=(float("inf"), ""))
-    if left < distance(made) / 2:
-        return text if left <= EXPLAINED else f"{text} {share(left)} remain unexplained."
-    planned = getattr(made.capacity[0], quantity) if made.capacity else 0
-    if actual < planned:
+    def distance(other: Plan) -> float:
+        return abs(log(ratio(other))) if 0 < ratio(other) < inf else inf
+
+    explained, texts = made, []
+    while distance(explained) > EXPLAINED:
+        found = [(made.on(changed), text) for text, changed in settings(explained.deployment, engine)]
+        nearest, text = min(found, key=lambda each: distance(each[0]), default=(explained, ""))
+        if distance(nearest) > distance(explained) * WORTH_NAMING:
+            break
+        explained = nearest
+        texts.append(text)
+    if texts:
+        left = (
+            ""
+            if distance(explained) <= EXPLAINED
+            else f" With that, it is still {share(ratio(explained))} of the plan."
+        )
+        return " ".join(texts) + left
+    if ratio(made) < 1:
         return "less memory was left than planned: another process on the device, or larger activations or CUDA graphs."
     return "more memory was left than planned: a larger device, smaller activations, or another checkpoint."
 

@@ -52,9 +52,11 @@ def _page(state: TargetState) -> Verdict | None:
     if page.kind != "vllm":
         return Verdict(level=Level.UNKNOWN, word="Not vLLM", reason=f"this is a page of {page.kind}; it is not judged.")
     if not page.engines:
-        return Verdict(
-            level=Level.UNKNOWN, word="No engine", reason=" ".join(page.notes) or "the page names no engine."
-        )
+        reason = " ".join(page.notes) or "the page names no engine."
+        return Verdict(level=Level.UNKNOWN, word="No engine", reason=reason)
+    if not any(engine.values for engine in page.engines):
+        reason = f"{page.engines[0].missing.get(metrics.KV_USAGE.key, 'the page has none')}."
+        return Verdict(level=Level.UNKNOWN, word="No statistics", reason=reason)
     return None
 
 

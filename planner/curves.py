@@ -56,7 +56,7 @@ def concurrency_over_length(plan: "Plan") -> Curve:
     """Requests at once against their length, to the longest that fits or the model's limit."""
     assert plan.layout is not None
     assert plan.capacity is not None
-    longest = min(plan.longest_max_model_len, plan.model.max_position_embeddings)
+    longest = plan.longest_max_model_len
     lengths = _doubling(min(128, longest), longest)
     blocks, per_request = plan.capacity[0].num_gpu_blocks, plan.layout.blocks_per_request
     y = tuple(blocks / per_request(int(length)) for length in lengths)

@@ -23,7 +23,7 @@ class Gpu:
     memory              what the driver reports as total, the middle of what was seen  [bytes]
     memory_low          the least that was seen  [bytes]
     memory_high         the most that was seen  [bytes]
-    memory_bandwidth    peak  [bytes/s]
+    memory_bandwidth    peak, 0 where it is unknown  [bytes/s]
     peak_flops          matrix peak by dtype: bfloat16 (any 16-bit float), fp8, int8, fp4  [FLOP/s]
     link_bandwidth      to the other GPUs of a node, one direction, a GPU  [bytes/s]
     link                NVLink4, PCIe4, …
@@ -126,7 +126,7 @@ def gpu_from(entry: Mapping[str, Any]) -> Gpu:
     text = {key: _text(entry, key, where, default) for key, default in _TEXT.items()}
     low, middle, high = _memory(entry, where)
     peaks, measured = _flops(entry, "peak_tflops", where), entry.get("measured_gb_s")
-    if "bfloat16" not in peaks:
+    if "bfloat16" not in peaks and not _is_unmeasured_cpu(entry):
         raise InputError(f"{where}.peak_tflops", entry.get("peak_tflops"), "a table with at least bfloat16, in TFLOP/s")
     return Gpu(
         name=name,
@@ -135,7 +135,7 @@ def gpu_from(entry: Mapping[str, Any]) -> Gpu:
         memory=middle,
         memory_low=low,
         memory_high=high,
-        memory_bandwidth=_positive(entry.get("memory_bandwidth_gb_s"), f"{where}.memory_bandwidth_gb_s", "GB/s") * GB,
+        memory_bandwidth=_bandwidth(entry, where),
         peak_flops=peaks,
         link_bandwidth=_positive(entry.get("link_gb_s", _PCIE4_GB_S), f"{where}.link_gb_s", "GB/s") * GB,
         link=text["link"],
@@ -147,6 +147,18 @@ def gpu_from(entry: Mapping[str, Any]) -> Gpu:
         note=text["note"],
         aliases=tuple(str(alias) for alias in entry.get("aliases", ())),
     )
+
+
+def _is_unmeasured_cpu(entry: Mapping[str, Any]) -> bool:
+    """The CPU this runs on has no datasheet here: its speed is unknown until it has been measured."""
+    return entry.get("vendor") == "cpu" and "memory_bandwidth_gb_s" not in entry
+
+
+def _bandwidth(entry: Mapping[str, Any], where: str) -> float:
+    """Peak memory bandwidth, 0 where it is unknown  [bytes/s]."""
+    if _is_unmeasured_cpu(entry):
+        return 0.0
+    return _positive(entry.get("memory_bandwidth_gb_s"), f"{where}.memory_bandwidth_gb_s", "GB/s") * GB
 
 
 def _positive(value: object, where: str, unit: str) -> float:

@@ -174,9 +174,10 @@ def kv_layout(model: ModelSpec, deployment: Deployment) -> KvLayout:
     """
     gpu = deployment.gpu
     key = (id(model), gpu.name, gpu.vendor, gpu.compute_capability, deployment.vllm_version, deployment.dtype,
-           deployment.kv_cache_dtype, deployment.block_size, deployment.tensor_parallel_size,
-           deployment.pipeline_parallel_size, deployment.decode_context_parallel_size, deployment.step_tokens,
-           deployment.enable_prefix_caching, deployment.num_speculative_tokens)  # fmt: skip
+           deployment.kv_cache_dtype, deployment.kv_cache_dtype_skip_layers, deployment.block_size,
+           deployment.tensor_parallel_size, deployment.pipeline_parallel_size,
+           deployment.decode_context_parallel_size, deployment.step_tokens, deployment.enable_prefix_caching,
+           deployment.num_speculative_tokens)  # fmt: skip
     kept = _LAYOUTS.get(key)
     if kept is not None and kept[0] is model:
         return kept[1]
@@ -230,7 +231,7 @@ def _layout(model: ModelSpec, deployment: Deployment) -> KvLayout:
         prefix_caching=deployment.enable_prefix_caching and model.model_type not in ATTENTION_FREE,
         context_ranks=deployment.decode_context_parallel_size,
         tokens_are_concurrency=deployment.version >= TOKENS_ARE_CONCURRENCY,
-        max_model_len=deployment.max_model_len or model.max_position_embeddings,
+        max_model_len=model.max_position_embeddings,
         assumptions=tuple(assumptions),
     )
 
@@ -274,7 +275,7 @@ def kv_report(model: ModelSpec, deployment: Deployment, available: int | None) -
     Raises Refusal where vLLM would, also when not even one request of max_model_len fits.
     """
     layout = kv_layout(model, deployment)
-    length = layout.max_model_len
+    length = deployment.max_model_len or layout.max_model_len
     report: dict[str, Any] = {
         "bytes_per_token": layout.bytes_per_token,
         "bytes_per_token_growing": layout.bytes_per_token_growing,

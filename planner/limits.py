@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from itertools import chain, combinations
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from planner.deployment import Deployment
 from planner.units import count, duration, memory
@@ -123,37 +124,51 @@ _RULES: tuple[Callable[["Plan"], Limit | None], ...] = (
 
 
 def nearest_fix(plan: "Plan", replan: Callable[[Deployment], "Plan"]) -> str:
-    """The first single change, from the cheapest to the dearest, under which the plan fits; empty when none does.
+    """The nearest change under which the plan fits, one flag before two and cheap before dear; empty when none does.
 
     replan  plans the same model and load on another Deployment
     """
-    for change, deployment in _changes(plan):
-        if replan(deployment).fits:
-            return change
+    changes = list(_changes(plan))
+    for chosen in chain(combinations(changes, 1), combinations(changes, 2)):
+        flags = {name: value for change in chosen for name, value in change.flags.items()}
+        if len(flags) == len(chosen) and replan(replace(plan.deployment, **flags)).fits:
+            return "Set " + " and ".join(change.text for change in chosen) + "."
     return ""
 
 
-def _changes(plan: "Plan") -> Iterator[tuple[str, Deployment]]:
-    now = plan.deployment
-    if plan.capacity and plan.longest_max_model_len >= plan.workload.tokens:
-        shorter = min(plan.longest_max_model_len, plan.model.max_position_embeddings)
-        yield f"Set --max-model-len {shorter}.", replace(now, max_model_len=shorter)
-    if plan.workload.tokens > plan.max_model_len:
-        yield f"Set --max-model-len {plan.workload.tokens}.", replace(now, max_model_len=plan.workload.tokens)
-    if plan.workload.concurrency and plan.workload.concurrency > plan.deployment.step_seqs:
-        wanted = plan.workload.concurrency
-        yield f"Set --max-num-seqs {wanted}.", replace(now, max_num_seqs=wanted)
+class _Change(NamedTuple):
+    """One flag set otherwise: in words, and as a field of Deployment."""
+
+    text: str
+    flags: dict[str, Any]
+
+
+def _changes(plan: "Plan") -> Iterator[_Change]:
+    """What may help, from the cheapest to the dearest; whether it does is for the plan to say."""
+    now, load = plan.deployment, plan.workload
+    longest = plan.longest_max_model_len
+    if load.tokens > plan.max_model_len:
+        yield _Change(f"--max-model-len {load.tokens}", {"max_model_len": load.tokens})
+    elif load.tokens <= longest < plan.max_model_len:
+        yield _Change(f"--max-model-len {longest}", {"max_model_len": longest})
+    if load.concurrency and load.concurrency > now.step_seqs:
+        yield _Change(f"--max-num-seqs {load.concurrency}", {"max_num_seqs": load.concurrency})
     if now.gpu.is_cpu:
-        for space in (8, 16, 32, 64, 128, 256):
+        for space in _CPU_SPACES:
             if space > (now.cpu_kvcache_space or 0):
-                yield f"Set VLLM_CPU_KVCACHE_SPACE={space}.", replace(now, cpu_kvcache_space=space)
-    elif now.utilization < 0.95:
-        yield "Set --gpu-memory-utilization 0.95.", replace(now, gpu_memory_utilization=0.95)
+                yield _Change(f"VLLM_CPU_KVCACHE_SPACE={space}", {"cpu_kvcache_space": space})
+        return
+    free = now.utilization if plan.budget is None else plan.budget.highest_utilization
+    for utilization in dict.fromkeys((free, _HIGH_UTILIZATION)):
+        if utilization != now.utilization and 0 < utilization <= free:
+            yield _Change(f"--gpu-memory-utilization {utilization:g}", {"gpu_memory_utilization": utilization})
     if now.kv_cache_dtype == "auto":
-        yield "Set --kv-cache-dtype fp8 (check quality above 8k context).", replace(now, kv_cache_dtype="fp8")
-    for size in (2, 4, 8):
-        if size > now.tensor_parallel_size and not now.gpu.is_cpu:
-            yield f"Use {size} GPUs: --tensor-parallel-size {size}.", replace(now, tensor_parallel_size=size)
-    for size in (2, 4, 8):
-        if size > now.data_parallel_size and plan.capacity is not None:
-            yield f"Run {size} replicas: --data-parallel-size {size}.", replace(now, data_parallel_size=size)
+        yield _Change("--kv-cache-dtype fp8 (check quality above 8k context)", {"kv_cache_dtype": "fp8"})
+    for size in _SIZES:
+        if size > now.tensor_parallel_size:
+            yield _Change(f"--tensor-parallel-size {size} on {size} GPUs", {"tensor_parallel_size": size})
+
+
+_HIGH_UTILIZATION = 0.95  # leaves 4 GiB of an 80 GB device to the CUDA context and graphs
+_CPU_SPACES = (2, 4, 8, 16, 32, 64, 128, 256)  # GiB
+_SIZES = (2, 4, 8)  # GPUs of one node

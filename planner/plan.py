@@ -10,6 +10,7 @@ from planner.errors import Refusal
 from planner.gpu import Gpu
 from planner.kv_layout import KvLayout, kv_layout
 from planner.latency import Latency, latency
+from planner.latency import unknown as unknown_speed
 from planner.limits import Limit, first_limit, nearest_fix
 from planner.memory import MemoryBudget, memory_budget
 from planner.model import ModelSpec
@@ -101,7 +102,9 @@ class Plan:
     def assumptions(self) -> tuple[str, ...]:
         """What was taken because the input did not say."""
         parts = (self.model, self.layout, self.latency)
-        return tuple(dict.fromkeys(line for part in parts if part is not None for line in part.assumptions))
+        lines = [line for part in parts if part is not None for line in part.assumptions]
+        speedless = [unknown_speed(self.deployment.gpu)] if self.capacity is not None and self.latency is None else []
+        return tuple(dict.fromkeys(lines + speedless))
 
     @property
     def pool_bytes(self) -> int:
@@ -178,7 +181,7 @@ def _median_price(gpu: Gpu) -> float | None:
 
 def _capacity(layout: KvLayout, deployment: Deployment, workload: Workload, available: int) -> Capacity:
     blocks = deployment.num_gpu_blocks_override or layout.num_blocks(available)
-    length = layout.max_model_len
+    length = deployment.max_model_len or layout.max_model_len
     return Capacity(
         num_gpu_blocks=blocks,
         kv_cache_size_tokens=layout.kv_cache_size_tokens(blocks, length),

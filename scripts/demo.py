@@ -27,6 +27,11 @@ FLAGS = {
     "max_model_len": 2048,
     "kv_cache_memory_bytes": 64 * 2**20,
 }
+# The plan of the same server, as the dashboard's address holds it.
+PLAN = {
+    "model": "demo/tiny-llama", "gpu": "cpu", "cpu_kvcache_space": 0.0625, "max_model_len": 2048,
+    "input_tokens": 600, "output_tokens": 800, "concurrency": 24,
+}  # fmt: skip
 LOAD = {"concurrency": 24, "prompt_tokens": 600, "output_tokens": 800}
 
 
@@ -50,7 +55,7 @@ def main() -> None:
 
 def watch(engine: str, port: int) -> None:
     """Run the dashboard until it is stopped, and open it on the live page of this engine where there is a screen."""
-    page = f"http://localhost:{port}/live?{urlencode({'endpoint': engine})}"
+    page = f"http://localhost:{port}/live?{urlencode({**PLAN, 'endpoint': engine})}"
     command = [
         sys.executable,
         "-m",

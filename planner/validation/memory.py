@@ -71,7 +71,7 @@ def _compared(row: Row) -> dict[str, Any]:
     sizes = budget.available_kv[1:]
     predicted: list[float]
     if tokens:
-        unit, observed, length = "tokens", tokens, layout.max_model_len
+        unit, observed, length = "tokens", tokens, deployment.max_model_len or layout.max_model_len
         predicted = [layout.kv_cache_size_tokens(layout.num_blocks(size), length) for size in sizes]
     else:
         unit, observed, predicted = "GiB", gib, [round(size / GIB, 3) for size in sizes]

@@ -1,0 +1,45 @@
+"""Lines over time from short pages made by hand."""
+
+from monitor.reading import read
+from monitor.series import POINTS, gauges, rates, restarts
+from monitor.snapshot import Snapshot
+
+
+def at(time: float, running: int = 1, generated: int = 0, engines: tuple[str, ...] = ("0",)) -> Snapshot:
+    text = "".join(
+        f'vllm:num_requests_running{{engine="{engine}",model_name="m"}} {running}\n'
+        f'vllm:generation_tokens_total{{engine="{engine}",model_name="m"}} {generated}\n'
+        for engine in engines
+    )
+    return read(text, at=time, wall=1000 + time)
+
+
+def test_a_gap_stays_a_gap() -> None:
+    """Pages every 5 s, then none for 30 s: nothing is drawn between."""
+    (line,) = gauges([at(0, 1), at(5, 2), at(10, 3), at(40, 4)], "running")
+    assert line.values == (1, 2, 3, None, 4)
+    assert line.times == (1000, 1005, 1010, 1040, 1040)
+    assert line.finding == "4 now, 1 to 4"
+
+
+def test_rates_are_taken_between_points() -> None:
+    (line,) = rates([at(0, generated=0), at(5, generated=50), at(10, generated=150)], "output_tokens_per_s")
+    assert line.values == (10, 20)
+
+
+def test_a_restart_is_a_mark_and_no_negative_rate() -> None:
+    pages = [at(0, generated=100), at(5, generated=150), at(10, generated=30)]
+    assert restarts(pages) == [1010]
+    assert rates(pages, "output_tokens_per_s")[0].values == (10, 6)
+
+
+def test_engines_have_lines_of_their_own() -> None:
+    pages = [at(0, engines=("0", "1")), at(5, engines=("0", "1"))]
+    assert [line.name for line in gauges(pages, "running")] == ["running, engine 0", "running, engine 1"]
+
+
+def test_a_long_history_is_thinned_and_keeps_its_newest_point() -> None:
+    pages = [at(5.0 * step, running=step) for step in range(720)]
+    (line,) = gauges(pages, "running")
+    assert len(line.values) <= POINTS
+    assert line.values[-1] == 719
