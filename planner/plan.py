@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from planner.cost import Cost, cost
+from planner.cost import Billing, Cost, cost
 from planner.deployment import Deployment
 from planner.errors import Refusal
 from planner.gpu import Gpu
@@ -46,6 +46,7 @@ class Plan:
     workload          the load it is planned for
     slo               latencies promised
     usd_per_gpu_hour  price of one device, the user's own or the median of the quotes  [dollars/hour]
+    billing           what is paid beside the devices, and how
     refusal           why the engine would not start with these flags, empty when it would
     layout            how vLLM lays out the KV cache
     weights           bytes of weights on a rank of each pipeline stage
@@ -60,6 +61,7 @@ class Plan:
     workload: Workload
     slo: Slo
     usd_per_gpu_hour: float | None
+    billing: Billing = Billing()
     refusal: str = ""
     layout: KvLayout | None = None
     weights: tuple[Weights, ...] = ()
@@ -81,7 +83,7 @@ class Plan:
 
     def on(self, deployment: Deployment) -> "Plan":
         """The same model and load on another deployment."""
-        return plan(self.model, deployment, self.workload, self.slo, self.usd_per_gpu_hour)
+        return plan(self.model, deployment, self.workload, self.slo, self.usd_per_gpu_hour, self.billing)
 
     @property
     def max_model_len(self) -> int:
@@ -147,6 +149,7 @@ def plan(
     workload: Workload = Workload(),
     slo: Slo = Slo(),
     usd_per_gpu_hour: float | None = None,
+    billing: Billing = Billing(),
 ) -> Plan:
     """Plans one deployment. What the engine would refuse is a Plan with that limit, not an exception.
 
@@ -154,9 +157,10 @@ def plan(
 
     Raises InputError for malformed input only.
     """
-    usd = _median_price(deployment.gpu) if usd_per_gpu_hour is None else usd_per_gpu_hour
+    usd = _median_price(deployment.gpu, billing.price_kind) if usd_per_gpu_hour is None else usd_per_gpu_hour
     asked: dict[str, Any] = {
         "model": model, "deployment": deployment, "workload": workload, "slo": slo, "usd_per_gpu_hour": usd,
+        "billing": billing,
     }  # fmt: skip
     try:
         layout = kv_layout(model, deployment)
@@ -170,12 +174,12 @@ def plan(
     pool = budget.available_kv
     middle, low, high = (_capacity(layout, deployment, workload, size) for size in (pool.value, pool.low, pool.high))
     speed = latency(model, deployment, workload, layout, stages, middle.num_gpu_blocks)
-    price = cost(speed, workload, deployment.gpus, usd) if speed is not None and usd is not None else None
+    price = cost(speed, workload, deployment.gpus, usd, billing) if speed is not None and usd is not None else None
     return Plan(**asked, capacity=(middle, low, high), latency=speed, cost=price)
 
 
-def _median_price(gpu: Gpu) -> float | None:
-    known = prices(gpu)
+def _median_price(gpu: Gpu, kind: str) -> float | None:
+    known = prices(gpu, kind=kind)
     return None if known is None else known.median
 
 

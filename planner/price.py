@@ -11,7 +11,8 @@ from planner.errors import InputError
 from planner.gpu import Gpu
 
 OWN = "own"
-_ON_DEMAND = ("on-demand", "secure", "community", OWN)
+KINDS = ("on demand", "reserved", "spot")
+_STARTS = {"on demand": ("on-demand", "secure", "community", OWN), "reserved": ("reserved",), "spot": ("spot",)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +37,16 @@ class Price:
     @property
     def is_on_demand(self) -> bool:
         """Rented by the hour at a listed price, not by auction and not a statistic of other quotes."""
-        return self.kind.startswith(_ON_DEMAND)
+        return self.is_of("on demand")
+
+    def is_of(self, kind: str) -> bool:
+        """Whether this is a quote of one of KINDS."""
+        return self.kind.startswith(_STARTS[kind])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceRange:
-    """What the quotes for one device span, on demand where anybody quotes that.
+    """What the quotes for one device and one way of renting span.
 
     low     cheapest  [dollars/hour]
     median  middle  [dollars/hour]
@@ -55,21 +60,29 @@ class PriceRange:
     quotes: tuple[Price, ...]
 
 
-def prices(gpu: Gpu, own: Sequence[Price] = ()) -> PriceRange | None:
+def prices(gpu: Gpu, own: Sequence[Price] = (), kind: str = "on demand") -> PriceRange | None:
     """The dollars an hour of one such GPU; the user's own price, where there is one, is the whole range.
 
-    None where nobody quotes the device (always so for the CPU of this machine): unknown is not free.
+    kind  one of KINDS; where nobody rents the device on demand, that takes whatever is quoted
+
+    None where nobody quotes the device so (always for the CPU of this machine): unknown is not free.
+    Raises InputError for another kind.
 
     >>> from planner.gpu import gpu_named
     >>> found = prices(gpu_named("A10G"))
     >>> found.low, found.median, len(found.quotes)
     (1.006, 1.006, 1)
     """
-    quotes = [quote for quote in own if quote.gpu == gpu.name] or _quotes().get(gpu.name, [])
-    quotes = [quote for quote in quotes if quote.is_on_demand] or quotes
-    if not quotes:
+    if kind not in KINDS:
+        raise InputError("price_kind", kind, "one of " + ", ".join(KINDS))
+    known = [quote for quote in own if quote.gpu == gpu.name]
+    if not known:
+        known = _quotes().get(gpu.name, [])
+        of_kind = [quote for quote in known if quote.is_of(kind)]
+        known = of_kind or (known if kind == "on demand" else [])
+    if not known:
         return None
-    quotes = sorted(quotes, key=lambda quote: quote.usd_per_hour)
+    quotes = sorted(known, key=lambda quote: quote.usd_per_hour)
     return PriceRange(
         low=quotes[0].usd_per_hour,
         median=median(quote.usd_per_hour for quote in quotes),

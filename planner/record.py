@@ -5,6 +5,7 @@ from dataclasses import asdict, fields
 from math import isfinite
 from typing import Any, TypeVar, get_type_hints
 
+from planner.cost import Billing
 from planner.deployment import Deployment
 from planner.errors import InputError
 from planner.families import model_spec
@@ -81,6 +82,7 @@ def to_json(made: Plan) -> dict[str, Any]:
             "workload": asdict(made.workload),
             "slo": asdict(made.slo),
             "usd_per_gpu_hour": made.usd_per_gpu_hour,
+            "billing": asdict(made.billing),
         },
     }
     return {key: finite(value) for key, value in found.items()}
@@ -115,6 +117,7 @@ def from_json(data: Mapping[str, Any]) -> Plan:
         _built(Workload, _table(inputs, "workload"), "inputs.workload"),
         _built(Slo, _table(inputs, "slo"), "inputs.slo"),
         inputs.get("usd_per_gpu_hour"),
+        _built(Billing, _table({"billing": {}, **inputs}, "billing"), "inputs.billing"),
     )
 
 
