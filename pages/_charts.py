@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import accumulate
 from math import log10
 from typing import NamedTuple
 
@@ -37,18 +38,21 @@ def show(chart: Chart, key: str) -> None:
 
 
 def memory_budget(budget: MemoryBudget) -> Chart:
-    """One rank's memory as a bar up to the device's total."""
-    figure = _figure("GiB of one GPU", "", height=180)
-    for part in budget.parts:
+    """One rank's memory as a bar up to the device's total, the KV cache in the colour it has everywhere."""
+    figure = _figure("GiB of one GPU", "", height=210)
+    ends = accumulate(part.value for part in budget.parts)
+    bars = [(part, end - part.value) for part, end in zip(budget.parts, ends, strict=True)]
+    for part, start in reversed(bars):
         figure.add_bar(
-            x=[part.value / GIB], y=["GPU"], orientation="h", name=_NAMES[part.name],
+            x=[part.value / GIB], base=[start / GIB], y=["GPU"], orientation="h", name=_NAMES[part.name],
             hovertext=f"{memory(part.value)}: {part.formula}", hoverinfo="text+name",
         )  # fmt: skip
-    rest = budget.unreserved
+    rest, spent = budget.unreserved, budget.total.value - budget.unreserved
     figure.add_bar(
-        x=[rest / GIB], y=["GPU"], orientation="h", name="Not requested", marker_color=_THRESHOLD, opacity=0.3
-    )
-    figure.update_layout(barmode="stack", yaxis_visible=False)
+        x=[rest / GIB], base=[spent / GIB], y=["GPU"], orientation="h", name="Not requested",
+        marker_color=_THRESHOLD, opacity=0.3, hovertext=memory(rest), hoverinfo="text+name",
+    )  # fmt: skip
+    figure.update_layout(barmode="overlay", yaxis_visible=False, legend_y=-0.55)
     _threshold(figure, x=budget.requested.value / GIB, label=f"requested {memory(budget.requested.value)}")
     parts = ", ".join(f"{_NAMES[part.name]} {memory(part.value)}" for part in budget.parts)
     return Chart(figure, f"Memory of one GPU of {memory(budget.total.value)}: {parts}, not requested {memory(rest)}.")
@@ -93,7 +97,7 @@ def _threshold(figure: go.Figure, label: str, x: float | None = None, y: float |
     if x is not None:
         figure.add_vline(x=x, **style)
         is_log = figure.layout.xaxis.type == "log"  # an annotation on a log axis stands at the exponent
-        figure.add_annotation(x=log10(x) if is_log else x, y=1, yref="paper", xanchor="right", yanchor="top", **note)
+        figure.add_annotation(x=log10(x) if is_log else x, y=1, yref="paper", xanchor="right", yanchor="bottom", **note)
     else:
         figure.add_hline(y=y, **style)
         figure.add_annotation(y=y, x=0, xref="paper", xanchor="left", yanchor="bottom", **note)

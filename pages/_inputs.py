@@ -5,6 +5,7 @@ from typing import Any
 import streamlit as st
 
 from planner.catalog.models import knows, model_named, models
+from planner.cost import Billing
 from planner.deployment import LATEST, Deployment
 from planner.errors import InputError
 from planner.fields import meanings, scalars
@@ -13,6 +14,7 @@ from planner.hub import from_hub
 from planner.kv_dtype import KV_DTYPES
 from planner.model import ModelSpec
 from planner.plan import Plan, plan
+from planner.price import KINDS
 from planner.workload import Slo, Workload
 
 _MODEL, _GPU = "meta-llama/Meta-Llama-3-8B", "A100-SXM-80GB"
@@ -50,10 +52,13 @@ def sidebar() -> None:
         with st.expander("More engine flags"):
             for name in _MORE:
                 _field(Deployment, name)
-        with st.expander("Price and promises"):
+        with st.expander("Price"):
             _number(
                 "usd_per_gpu_hour", float, None, "your own price of one device; empty takes the median of dated quotes"
             )
+            for name in scalars(Billing):
+                _field(Billing, name)
+        with st.expander("Promises"):
             for name in ("ttft_s", "tpot_s"):
                 _field(Slo, name)
         st.text_input("Server to watch", key="endpoint", bind="query-params", placeholder="http://host:8000")
@@ -65,6 +70,8 @@ def _field(cls: type, name: str) -> None:
     meaning = meanings(cls)[name]
     if name == "kv_cache_dtype":
         st.selectbox(name, list(KV_DTYPES), key=name, bind="query-params", help=meaning)
+    elif name == "price_kind":
+        st.selectbox(name, KINDS, key=name, bind="query-params", help=meaning)
     elif kind is bool:
         st.checkbox(name, value=default, key=name, bind="query-params", help=meaning)
     elif kind is str:
@@ -93,6 +100,7 @@ def made() -> Plan:
             _of(Workload),
             _of(Slo),
             st.session_state["usd_per_gpu_hour"],
+            _of(Billing),
         )
     except InputError as error:
         st.error(str(error), icon=":material/cancel:")

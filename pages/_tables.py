@@ -1,8 +1,11 @@
 """Domain types -> tables beside the charts: one row a thing, every number with its unit."""
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
+
+import streamlit as st
 
 from monitor.compare import Comparison, Deviation
 from monitor.report import as_json
@@ -15,6 +18,15 @@ from planner.plan import Plan
 
 Rows = list[dict[str, str]]
 MISSING = "–"
+
+
+def show(rows: Rows) -> None:
+    """Draws a short table in full, its texts wrapped; what Markdown would take for a formula or emphasis stays text."""
+    escaped = [{key: _MARKDOWN.sub(r"\\\g<0>", text) for key, text in row.items()} for row in rows]
+    st.table(escaped, hide_index=True, border="horizontal")
+
+
+_MARKDOWN = re.compile(r"[$*_`~]")
 
 
 def budget(found: MemoryBudget) -> Rows:

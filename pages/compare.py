@@ -31,7 +31,7 @@ def page() -> None:
         found = compare(plan, engine)
         st.subheader(f"{found.model_name or 'Model not named'}, engine {found.engine or '0'}", anchor=False)
         _verdict.show(found.verdict)
-        st.dataframe(_tables.comparison(found), hide_index=True)
+        _tables.show(_tables.comparison(found))
 
 
 page()

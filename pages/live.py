@@ -38,7 +38,7 @@ def page() -> None:
         _charts.show(_charts.measured(gauges(recent, "running", "waiting"), "requests"), key="requests")
         _charts.show(_charts.measured(rates(recent, "ttft_p99", "tpot_p99"), "seconds"), key="latency")
     st.subheader("Cache configuration")
-    st.dataframe(_tables.configuration(state.latest), hide_index=True)
+    _tables.show(_tables.configuration(state.latest))
     with st.expander("Not reported, and why"):
         st.dataframe(_tables.missing(state.latest), hide_index=True)
 

@@ -31,7 +31,7 @@ with st.container(horizontal=True):
 
 st.subheader("What one GPU's memory is spent on")
 _charts.show(_charts.memory_budget(plan.budget), key="memory_budget")
-st.dataframe(_tables.budget(plan.budget), hide_index=True)
+_tables.show(_tables.budget(plan.budget))
 
 if plan.capacity is not None:
     left, right = st.columns(2)
@@ -43,9 +43,9 @@ if plan.capacity is not None:
         _charts.show(_charts.concurrency_over_length(concurrency_over_length(plan)), key="concurrency_over_length")
 
 st.subheader("How the KV cache is laid out")
-st.dataframe(_tables.layout(plan.layout), hide_index=True)
+_tables.show(_tables.layout(plan.layout))
 st.subheader("Predictions and their ranges")
-st.dataframe(_tables.predictions(plan), hide_index=True)
+_tables.show(_tables.predictions(plan))
 if plan.assumptions:
     st.info("Assumed: " + " ".join(plan.assumptions), icon=":material/info:")
 
