@@ -13,6 +13,7 @@ from typing import Any
 
 from planner import units
 from planner.catalog.models import CatalogModel, models
+from planner.cost import Billing
 from planner.deployment import Deployment
 from planner.errors import InputError, Refusal
 from planner.fields import meanings, scalars
@@ -64,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     planned = commands.add_parser("plan", help="memory, speed and cost of one deployment")
     planned.add_argument("model", help="a catalog name, a config.json, its folder, or a Hugging Face id")
     planned.add_argument("--gpu", required=True, help="a device of `gpus`, or cpu")
-    for cls in (Deployment, Workload, Slo):
+    for cls in (Deployment, Workload, Slo, Billing):
         _add_fields(planned, cls)
     planned.add_argument("--usd-per-gpu-hour", type=float, metavar="X", help="your own price of one device")
     planned.set_defaults(command=_plan)
@@ -148,9 +149,8 @@ def _gpu_line(row: dict[str, Any]) -> str:
 
 def _plan(options: argparse.Namespace) -> None:
     deployment = _made(Deployment, options, gpu=gpu_named(options.gpu))
-    made = plan(
-        model_from(options.model), deployment, _made(Workload, options), _made(Slo, options), options.usd_per_gpu_hour
-    )
+    load, promised, billing = (_made(cls, options) for cls in (Workload, Slo, Billing))
+    made = plan(model_from(options.model), deployment, load, promised, options.usd_per_gpu_hour, billing)
     _show(options, to_json(made), lines(made))
 
 
