@@ -1,4 +1,4 @@
-"""The command line of the planner: `python -m planner models | gpus | plan | kv | validate`.
+"""The command line of the planner: `python -m planner models | gpus | plan | kv | article | validate`.
 
 Answers go to stdout (JSON with --json); an error is one line on stderr and exit code 2.
 """
@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from planner import units
+from planner import article, claim, units
 from planner.catalog.models import CatalogModel, models
 from planner.cost import Billing
 from planner.deployment import Deployment
@@ -77,6 +77,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_fields(layout, Deployment)
     layout.set_defaults(command=_kv)
 
+    told = commands.add_parser("article", help="an article's figures, reproduced and corrected")
+    told.set_defaults(command=_article)
+
     checked = commands.add_parser("validate", help="predictions held against published observations")
     kinds = checked.add_subparsers(required=True, metavar="KIND")
     for kind, run in (("kv", _validate_kv), ("memory", _validate_memory), ("serving", _validate_serving)):
@@ -87,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
         one.set_defaults(command=run)
         one.add_argument("--json", action="store_true", help="print JSON")
 
-    for command in (known, devices, planned, layout):
+    for command in (known, devices, planned, layout, told):
         command.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
@@ -165,6 +168,11 @@ def _kv(options: argparse.Namespace) -> None:
     _show(
         options, report, (f"{key:<26} {value}" for key, value in report.items() if key not in ("groups", "assumptions"))
     )
+
+
+def _article(options: argparse.Namespace) -> None:
+    rows = [claim.as_json(each, article.SECTIONS[each.section]) for each in article.claims()]
+    _show(options, rows, article.lines())
 
 
 def _validate_kv(options: argparse.Namespace) -> None:
