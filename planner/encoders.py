@@ -43,8 +43,19 @@ def _vector(elements: int) -> Weight:
     return vector(ENCODER, elements)
 
 
-def blocks(count: int, hidden: int, width: int, cut: Cut, *, attention: int = 0, bias: bool = True,
-           mlp_bias: bool = True, gated: bool = False, norm_vectors: int = 2, whole: bool = False) -> Iterator[Weight]:
+def blocks(
+    count: int,
+    hidden: int,
+    width: int,
+    cut: Cut,
+    *,
+    attention: int = 0,
+    bias: bool = True,
+    mlp_bias: bool = True,
+    gated: bool = False,
+    norm_vectors: int = 2,
+    whole: bool = False,
+) -> Iterator[Weight]:
     """Transformer blocks: attention of inner size `attention` (the hidden size by default), feed-forward, two norms."""
     inner, wide = attention or hidden, cut.share(width)
     inner = inner if whole else cut.share(inner)

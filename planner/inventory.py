@@ -187,8 +187,8 @@ def _lightning(mixer: Recurrent, style: Style, hidden: int, cut: Cut) -> Iterato
 
 def _short_conv(mixer: Recurrent, style: Style, hidden: int, cut: Cut) -> Iterator[Weight]:
     inner = cut.share(mixer.inner_size)
-    yield linear(ATTENTION, 3 * inner, hidden, "conv.in_proj", bias=style.state_bias)
-    yield linear(ATTENTION, hidden, inner, "conv.out_proj", bias=style.state_bias)
+    yield linear(ATTENTION, 3 * inner, hidden, f"{style.state}.in_proj", bias=style.state_bias)
+    yield linear(ATTENTION, hidden, inner, f"{style.state}.out_proj", bias=style.state_bias)
     yield vector(ATTENTION, inner * (mixer.conv_kernel + style.state_bias))
 
 

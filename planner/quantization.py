@@ -247,7 +247,8 @@ def _auto_round(config: Mapping[str, Any]) -> Choice:
     no_change: Mapping[str, Any] = {}
 
     def choose(name: str, kind: str) -> Scheme | None:
-        change = exact.get(name) or next((c for p, c in patterns if any(p.search(s) for s in spellings(name))), no_change)
+        by_pattern = (change for pattern, change in patterns if any(map(pattern.search, spellings(name))))
+        change = exact.get(name) or next(by_pattern, no_change)
         outside = bool(within) and not any(name.startswith(block) for block in within)
         width = int(change.get("bits", 16 if kind == "head" or outside else bits))
         return packed(width, int(change.get("group_size", group)), zeros=True) if width < 16 else None

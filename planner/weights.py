@@ -7,7 +7,7 @@ from functools import lru_cache
 from types import MappingProxyType
 
 from planner.deployment import Deployment
-from planner.encoders import encoder_weights
+from planner.encoders import encoder_known, encoder_weights
 from planner.inventory import embedding_weights, head_weights, layer_weights
 from planner.matrices import EMBEDDING, ENCODER, EXPERTS, HEAD, Cut, Weight
 from planner.model import MLA, ModelSpec, Moe
@@ -109,6 +109,12 @@ def stage_weights(model: ModelSpec, deployment: Deployment) -> tuple[Weights, ..
 def weight_bytes_per_rank(model: ModelSpec, deployment: Deployment) -> int:
     """Weights of the fullest rank  [bytes]."""
     return max(stage.total for stage in stage_weights(model, deployment))
+
+
+def weight_assumptions(model: ModelSpec) -> tuple[str, ...]:
+    """What the counts leave out or take for granted, in words; empty where everything is known."""
+    unseen = () if encoder_known(model) else ("The vision or audio encoder is of an unknown kind: not counted.",)
+    return (*recipe_of(model).assumptions, *unseen)
 
 
 @lru_cache(maxsize=1024)
