@@ -1,12 +1,11 @@
-"""Latency: how long a step takes, and from it time to first token, time per output token and throughput.
+"""Latency: what a load makes of the time of a step: time to first token, time per output token and throughput.
 
-    step     = smooth maximum of reading weights and doing arithmetic, + KV cache + all-reduce + fixed
-    TPOT     = (step + other requests' prefill while one token is made) / tokens a step yields
+    TPOT     = step / tokens a step yields + (streams − 1) / output × prefill
     TTFT     = steps waited for + own prefill + that of prompts ahead
     tokens/s = streams × output / (TTFT + TPOT × (output − 1))
 
-Work in bytes and FLOP comes from planner.roofline, constants from planner.latency_law. Every prediction has the range
-that held 80 % of observations in cross-validation for its kind of case, and none is below the physical floor.
+The time of a step and of a prompt comes from planner.step. Every prediction has the range that held 80 % of
+observations in cross-validation for its kind of case, and none is below the physical floor.
 """
 
 import math
@@ -19,13 +18,12 @@ from planner.gpu import Gpu
 from planner.kv_layout import KvLayout
 from planner.latency_law import CONSTANTS, FITTED_ON, SEEN_ARCHITECTURES, SPREAD, Constants
 from planner.model import ModelSpec
-from planner.roofline import EIGHT, FOUR, PACKED, SIXTEEN, Format, Work, floor_s, work_of
+from planner.roofline import Work, floor_s, work_of
+from planner.step import USUAL_ACCEPTANCE, StepLaw, StepParts
 from planner.weights import Weights
 from planner.workload import Workload
 
-ASYNC_SCHEDULING = (0, 14, 0)  # the release from which the next step is scheduled while one runs, by default
 MANY_STREAMS = 128  # beyond what most measurements had: a kind of its own
-_USUAL_ACCEPTANCE = 0.7  # of drafted tokens, where the load does not say: EAGLE-3 and MTP on chat (vLLM's own posts)
 _HELD_OUTPUT = 0.75  # share of its output a request has in the pool on average when the engine starts to preempt
 _ROUNDS, _CLOSE = 30, 1e-3  # halvings at most, and how close is close, in an open loop
 _MOST_BUSY = 0.9  # share of time in prefill up to which the queueing formula is used  [ratio]
@@ -34,9 +32,9 @@ _MOST_BUSY = 0.9  # share of time in prefill up to which the queueing formula is
 class Range(NamedTuple):
     """A prediction and the range in which 80 % of observations of its kind lay.
 
-    value  the prediction
-    low    least
-    high   most
+    value  the prediction  [the metric's]
+    low    least  [the metric's]
+    high   most  [the metric's]
     """
 
     value: float
@@ -46,31 +44,6 @@ class Range(NamedTuple):
     def times(self, factor: float) -> "Range":
         """The same in another unit."""
         return Range(self.value * factor, self.low * factor, self.high * factor)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepParts:
-    """Where the time of one decoding step goes.
-
-    weights     reading weights  [s]
-    compute     what arithmetic adds to that  [s]
-    kv          attention over the KV cache  [s]
-    all_reduce  ranks exchanging hidden states  [s]
-    fixed       kernels, scheduling, sampling  [s]
-    prefill     reading other requests' prompts, spread over the steps  [s]
-    """
-
-    weights: float
-    compute: float
-    kv: float
-    all_reduce: float
-    fixed: float
-    prefill: float
-
-    @property
-    def total(self) -> float:
-        """The whole step  [s]."""
-        return self.weights + self.compute + self.kv + self.all_reduce + self.fixed + self.prefill
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +60,7 @@ class Latency:
     streams              requests running at once on one replica  [requests]
     waiting              requests asked for but queued, on one replica  [requests]
     tokens_a_step        tokens a sequence gains a step: above 1 with speculation  [tokens]
-    turning_streams      streams above which a step is bound by arithmetic, infinite where the KV cache keeps it
-                         bound by memory  [requests]
+    turning_streams      above which arithmetic takes longest; infinite where reading KV always does  [requests]
     stable               requests are served as fast as they arrive
     kind                 of case, whose range this is
     assumptions          what was taken where the inputs did not say
@@ -145,18 +117,18 @@ def latency(
     if unknown(deployment.gpu):
         return None
     work = work_of(model, deployment, layout, stages)
-    case = _Case(deployment, workload, work, constants)
+    law = StepLaw(deployment, workload, work, constants)
     held = _held(workload, layout, num_gpu_blocks, deployment)
     if held < 1:
         return None
     replicas = deployment.data_parallel_size
     if workload.request_rate is None:
-        run = _closed_loop(case, max(1.0, (streams or workload.concurrency or held * replicas) / replicas), held)
+        run = _closed_loop(law, max(1.0, (streams or workload.concurrency or held * replicas) / replicas), held)
     elif streams is None:
-        run = _open_loop(case, workload.request_rate / replicas, held)
+        run = _open_loop(law, workload.request_rate / replicas, held)
     else:
-        run = _arriving(case, min(held, max(1.0, streams / replicas)))
-    return _result(case, deployment, work, run)
+        run = _arriving(law, min(held, max(1.0, streams / replicas)))
+    return _result(law, deployment, workload, run)
 
 
 def unknown(gpu: Gpu) -> str:
@@ -177,87 +149,6 @@ def spread_kind(work: Work, gpu: Gpu, streams: float, open_loop: bool) -> str:
     return "experts" if work.moe_layers else "dense"
 
 
-class _Case:
-    """One load on one deployment: the law's terms with everything that does not depend on the batch worked out."""
-
-    __slots__ = ("attention", "chunk", "chunks", "computed", "constants", "context", "drafted", "expert_rate", "fixed",
-                 "head", "input", "kv_rate", "link_rate", "message", "open_loop", "output", "read_rate", "replicas",
-                 "sequence", "stages", "sums", "tokens_a_step", "work")  # fmt: skip
-
-    def __init__(self, deployment: Deployment, workload: Workload, work: Work, constants: Constants) -> None:
-        gpu, c = deployment.gpu, constants
-        self.work, self.constants = work, c
-        self.input, self.output = workload.input_tokens, workload.output_tokens
-        self.context = self.input + self.output / 2
-        self.computed = max(1.0, self.input * (1 - workload.prefix_hit_ratio))
-        self.open_loop = workload.request_rate is not None
-        self.stages = deployment.pipeline_parallel_size
-        self.replicas = deployment.data_parallel_size if deployment.enable_expert_parallel else 1
-        bandwidth, ranks = _bandwidth(gpu), deployment.tensor_parallel_size
-        pcie = gpu.link.startswith("PCIe")
-        self.read_rate = bandwidth * _DENSE_READ[work.dense.kind](c)
-        self.expert_rate = bandwidth * c.read_experts
-        if work.experts.kind == PACKED:
-            self.expert_rate = min(self.expert_rate, c.unpack_rate)
-        self.kv_rate = bandwidth * _KV_READ[work.kv_kind](c)
-        reached = _reached(gpu)
-        dense = work.dense_flops / (work.dense.flops * reached * _DENSE_FLOPS[work.dense.kind](c))
-        self.sums = dense + work.expert_flops / (_expert_flops(work.experts, c) * reached)
-        sixteen = gpu.peak_flops["bfloat16"] * reached
-        self.head = work.head_flops / (sixteen * c.dense_sixteen)
-        self.attention = sixteen * c.prefill_attention
-        self.link_rate, self.message = math.inf, 0.0
-        if ranks > 1:
-            share, start = (c.link_pcie, c.message_pcie) if pcie else (c.link, c.message)
-            self.link_rate = gpu.link_bandwidth * share / (2 * (ranks - 1) / ranks)
-            self.message = 2 * work.layers * start * (1 + 0.15 * math.log2(ranks))
-        layer = c.layer + (c.rounding if work.dense.quantizes_activations else 0.0)
-        layer += c.eager_layer if deployment.enforce_eager else 0.0
-        self.fixed = work.layers * layer + c.step + work.latent_layers * c.latent_layer
-        self.fixed += work.moe_layers * (c.moe_layer + (c.expert_rounding if work.experts.kind == EIGHT else 0.0))
-        self.fixed += c.waiting if deployment.version < ASYNC_SCHEDULING else 0.0
-        self.sequence = c.sequence
-        self.chunks = math.ceil(self.computed / deployment.step_tokens)
-        self.chunk = self.computed / self.chunks
-        self.drafted = deployment.num_speculative_tokens
-        self.tokens_a_step = _tokens_a_step(self.drafted, _acceptance(workload))
-
-    def weights_s(self, tokens: float) -> float:
-        """Reading the weights that this many tokens need  [s]."""
-        work = self.work
-        return work.dense_bytes / self.read_rate + work.expert_bytes * work.visited(tokens) / self.expert_rate
-
-    def exchanged_s(self, tokens: float) -> float:
-        """All-reduce of this many tokens, but for its start  [s]."""
-        return 2 * self.work.layers * tokens * self.work.message_bytes / self.link_rate
-
-    def step(self, streams: float) -> StepParts:
-        """One decoding step, no prompts in it. Pipeline stages work on different sequences at the same time."""
-        work, c = self.work, self.constants
-        batch = max(1.0, streams / self.stages)
-        tokens = batch * (1 + self.drafted)
-        read = self.weights_s(tokens * self.replicas)
-        whole = _smooth_maximum(read, tokens * (self.sums + self.head), c.sharpness)
-        kv = batch * work.kv_bytes(self.context) / self.kv_rate
-        attention = tokens * work.attention_flops(self.context) / self.attention
-        fixed = self.fixed + batch * self.sequence
-        if self.drafted:  # each drafted token runs one layer more and the LM head
-            fixed += self.drafted * (fixed / work.layers + work.head_bytes / self.read_rate)
-        exchange = self.message + self.exchanged_s(tokens) if self.message else 0.0
-        return StepParts(weights=read, compute=whole - read, kv=max(kv, attention), all_reduce=exchange, fixed=fixed,
-                         prefill=0.0)  # fmt: skip
-
-    def prefill(self, streams: float) -> float:
-        """What reading one prompt adds to the steps of a batch of this size, in chunks  [s]."""
-        work, c = self.work, self.constants
-        more = self.weights_s(self.chunk + streams) - self.weights_s(streams)
-        chunk = _smooth_maximum(more, self.chunk * self.sums, c.sharpness)
-        before = self.input - self.computed
-        flops = sum(span.prefill_flops * span.pairs(self.computed, before) for span in work.spans)
-        exchange = self.exchanged_s(self.computed) if self.message else 0.0
-        return self.chunks * (chunk + work.layers * c.prefill_layer) + flops / self.attention + exchange
-
-
 class _Run(NamedTuple):
     """A load in balance, on one replica."""
 
@@ -269,80 +160,82 @@ class _Run(NamedTuple):
     prefill: float
     step: StepParts
     stable: bool
+    given: bool = False  # the throughput is the arrivals' own
 
 
-def _closed_loop(case: _Case, asked: float, held: float) -> _Run:
+def _closed_loop(law: StepLaw, asked: float, held: float) -> _Run:
     """A constant number of requests in flight; those beyond what the pool holds wait before their first token."""
-    streams, c = min(asked, held), case.constants
-    step, prefill = case.step(streams), case.prefill(streams)
-    tpot = _tpot(case, step, streams, prefill)
+    streams, c = min(asked, held), law.constants
+    step, prefill = law.step(streams), law.prefill(streams)
+    tpot = _tpot(law, step, streams, prefill)
     ahead = min(streams - 1, c.queue * (streams - 1) ** c.crowding)
     first = c.first + c.first_steps * step.total + prefill * (1 + ahead)
-    served = first + tpot * (case.output - 1)
+    served = first + tpot * (law.output - 1)
     return _Run(streams=streams, waiting=asked - streams, ttft=first + (asked / streams - 1) * served, tpot=tpot,
-                tokens_per_s=streams * case.output / served, prefill=prefill, step=step, stable=True)  # fmt: skip
+                tokens_per_s=streams * law.output / served, prefill=prefill, step=step, stable=True)  # fmt: skip
 
 
-def _arriving(case: _Case, streams: float) -> _Run:
+def _arriving(law: StepLaw, streams: float) -> _Run:
     """Requests that arrive at random, at this mean number in flight: few find another's prompt being read."""
-    c, step, prefill = case.constants, case.step(streams), case.prefill(streams)
-    tpot = _tpot(case, step, streams, prefill)
-    busy = min(_MOST_BUSY, streams / (case.output * tpot) * prefill)
+    c, step, prefill = law.constants, law.step(streams), law.prefill(streams)
+    tpot = _tpot(law, step, streams, prefill)
+    busy = min(_MOST_BUSY, streams / (law.output * tpot) * prefill)
     first = c.first_open + c.first_steps * step.total + prefill * (1 + busy / (2 * (1 - busy)))
-    served = first + tpot * (case.output - 1)
-    return _Run(streams=streams, waiting=0.0, ttft=first, tpot=tpot, tokens_per_s=streams * case.output / served,
+    served = first + tpot * (law.output - 1)
+    return _Run(streams=streams, waiting=0.0, ttft=first, tpot=tpot, tokens_per_s=streams * law.output / served,
                 prefill=prefill, step=step, stable=True)  # fmt: skip
 
 
-def _open_loop(case: _Case, rate: float, held: float) -> _Run:
+def _open_loop(law: StepLaw, rate: float, held: float) -> _Run:
     """Requests that arrive at a rate: as many run as arrive while one is served (Little's law), found by iteration.
 
     The rate is too high when more would have to run than the pool holds; then the queue grows without end.
     """
     least, most = 1.0, held
-    run = _arriving(case, held)
-    if run.tokens_per_s < rate * case.output:
-        return _closed_loop(case, held, held)._replace(waiting=math.inf, ttft=math.inf, stable=False)
+    run = _arriving(law, held)
+    if run.tokens_per_s < rate * law.output:
+        return _closed_loop(law, held, held)._replace(waiting=math.inf, ttft=math.inf, stable=False)
     for _ in range(_ROUNDS):
         middle = (least + most) / 2
-        run = _arriving(case, middle)
-        least, most = (middle, most) if run.tokens_per_s < rate * case.output else (least, middle)
+        run = _arriving(law, middle)
+        least, most = (middle, most) if run.tokens_per_s < rate * law.output else (least, middle)
         if most - least < _CLOSE * most:
             break
-    return run._replace(tokens_per_s=rate * case.output)
+    return run._replace(tokens_per_s=rate * law.output, given=True)
 
 
-def _tpot(case: _Case, step: StepParts, streams: float, prefill: float) -> float:
+def _tpot(law: StepLaw, step: StepParts, streams: float, prefill: float) -> float:
     """A step, and the prompts of the other streams, one each for every output: continuous batching  [s]."""
-    return step.total / case.tokens_a_step + (streams - 1) / case.output * prefill
+    return step.total / law.tokens_a_step + (streams - 1) / law.output * prefill
 
 
-def _result(case: _Case, deployment: Deployment, work: Work, run: _Run) -> Latency:
-    gpu, streams = deployment.gpu, run.streams
-    batch = max(1.0, streams / case.stages)
-    tokens = batch * (1 + case.drafted)
-    floor = floor_s(gpu, work, batch, tokens, case.context) / case.tokens_a_step
-    kind = spread_kind(work, gpu, streams, case.open_loop)
+def _result(law: StepLaw, deployment: Deployment, workload: Workload, run: _Run) -> Latency:
+    gpu, work, streams = deployment.gpu, law.work, run.streams
+    batch = max(1.0, streams / law.stages)
+    tokens = batch * (1 + law.drafted)
+    floor = floor_s(gpu, work, batch, tokens, law.context) / law.tokens_a_step
+    kind = spread_kind(work, gpu, streams, law.open_loop)
     most = streams / floor * deployment.data_parallel_size
     rate = run.tokens_per_s * deployment.data_parallel_size
-    others = (streams - 1) / case.output * run.prefill
+    others = (streams - 1) / law.output * run.prefill
     step = run.step
+    spread = _ranged("output_tokens_per_s", kind, rate, most=most)
     return Latency(
         ttft_s=_ranged("ttft", kind, run.ttft),
         tpot_s=_ranged("tpot", kind, run.tpot, least=floor),
-        output_tokens_per_s=_ranged("output_tokens_per_s", kind, rate, most=most),
+        output_tokens_per_s=Range(rate, rate, rate) if run.given else spread,
         floor_tpot_s=floor,
         step=StepParts(weights=step.weights, compute=step.compute, kv=step.kv, all_reduce=step.all_reduce,
-                       fixed=step.fixed, prefill=others * case.tokens_a_step),
+                       fixed=step.fixed, prefill=others * law.tokens_a_step),
         prefill_s=run.prefill,
-        prefill_share=min(1.0, run.tokens_per_s / case.output * run.prefill),
+        prefill_share=min(1.0, run.tokens_per_s / law.output * run.prefill),
         streams=streams,
         waiting=run.waiting,
-        tokens_a_step=case.tokens_a_step,
-        turning_streams=_turning_streams(case, work),
+        tokens_a_step=law.tokens_a_step,
+        turning_streams=law.turning_streams(),
         stable=run.stable,
         kind=kind,
-        assumptions=_assumptions(case, kind),
+        assumptions=_assumptions(law, workload, kind),
     )  # fmt: skip
 
 
@@ -360,76 +253,10 @@ def _held(workload: Workload, layout: KvLayout, blocks: int, deployment: Deploym
     return float(min(room, deployment.step_seqs))
 
 
-def _turning_streams(case: _Case, work: Work) -> float:
-    """Streams at which arithmetic takes as long as reading weights and KV cache, on one replica  [requests].
-
-    Solves tokens × arithmetic = weights + streams × KV with all experts read.
-    """
-    sums = (case.sums + case.head) * (1 + case.drafted)
-    left = sums - work.kv_bytes(case.context) / case.kv_rate
-    return case.stages * case.weights_s(1e9) / left if left > 0 else math.inf
-
-
-def _acceptance(workload: Workload) -> float:
-    return _USUAL_ACCEPTANCE if workload.acceptance_rate is None else workload.acceptance_rate
-
-
-def _tokens_a_step(drafted: int, acceptance: float) -> float:
-    """Tokens gained when each drafted one is kept only after all before it: (1 − a^(n+1)) / (1 − a).
-
-    Leviathan, Kalman and Matias, Fast Inference from Transformers via Speculative Decoding (2023), equation 1.
-
-    >>> _tokens_a_step(0, 0.8), round(_tokens_a_step(3, 0.8), 3), _tokens_a_step(3, 1.0)
-    (1.0, 2.952, 4.0)
-    """
-    return 1.0 + drafted if acceptance >= 1 else (1 - acceptance ** (drafted + 1)) / (1 - acceptance)
-
-
-def _assumptions(case: _Case, kind: str) -> tuple[str, ...]:
+def _assumptions(law: StepLaw, workload: Workload, kind: str) -> tuple[str, ...]:
     lines = [f"Speed constants were fitted on {FITTED_ON}; the range is that of the kind “{kind}”."]
-    if case.drafted and case.tokens_a_step > 1:
-        lines.append(
-            f"Speculative decoding yields {case.tokens_a_step:.2f} tokens a step; drafting costs one layer and the LM "
-            "head a token."
-        )
+    if law.drafted:
+        lines.append("Drafting a token is taken to cost one layer and the LM head.")
+        if workload.acceptance_rate is None:
+            lines.append(f"{USUAL_ACCEPTANCE:.0%} of drafted tokens are taken to be kept.")
     return tuple(lines)
-
-
-def _smooth_maximum(one: float, other: float, sharpness: float) -> float:
-    """(aˢ + bˢ)^(1/s), scaled by the larger so that nothing overflows.
-
-    >>> round(_smooth_maximum(3.0, 4.0, 2.0), 9)
-    5.0
-    """
-    large, small = (one, other) if one > other else (other, one)
-    return large * (1 + (small / large) ** sharpness) ** (1 / sharpness) if large > 0 else 0.0
-
-
-def _bandwidth(gpu: Gpu) -> float:
-    """Of a CPU what a copy reached: its peak is shared with other work and far off  [bytes/s]."""
-    return gpu.measured_bandwidth or gpu.memory_bandwidth if gpu.is_cpu else gpu.memory_bandwidth
-
-
-def _reached(gpu: Gpu) -> float:
-    """Share of a CPU's peak that a matrix product reached; 1 on a GPU, whose share is the fitted constant  [ratio]."""
-    measured = gpu.measured_flops.get("bfloat16") if gpu.is_cpu else None
-    return measured / gpu.peak_flops["bfloat16"] if measured else 1.0
-
-
-def _expert_flops(experts: Format, c: Constants) -> float:
-    """What products of experts reach  [FLOP/s]."""
-    if experts.kind == PACKED:
-        return min(experts.flops * c.expert_sixteen, c.unpack_flops)
-    share = {SIXTEEN: c.expert_sixteen, EIGHT: c.expert_eight, FOUR: c.expert_four}[experts.kind]
-    return experts.flops * share
-
-
-_DENSE_READ = {
-    SIXTEEN: lambda c: c.read_sixteen, EIGHT: lambda c: c.read_eight, FOUR: lambda c: c.read_four,
-    PACKED: lambda c: c.read_packed,
-}  # fmt: skip
-_KV_READ = {SIXTEEN: lambda c: c.read_kv_sixteen, EIGHT: lambda c: c.read_kv_eight, PACKED: lambda c: c.read_kv_packed}
-_DENSE_FLOPS = {
-    SIXTEEN: lambda c: c.dense_sixteen, PACKED: lambda c: c.dense_sixteen, EIGHT: lambda c: c.dense_eight,
-    FOUR: lambda c: c.dense_four,
-}  # fmt: skip
