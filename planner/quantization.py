@@ -57,10 +57,13 @@ class Scheme(NamedTuple):
         return found
 
     def refined(self, width: int) -> "Scheme":
-        """For experts cut to `width`: blocks that do not fit shrink to their common divisor (vLLM's block refining)."""
-        if self.rows <= 1 or self.rows != self.columns or width % self.rows == 0:
-            return self
+        """For experts cut to `width`: blocks that do not fit shrink to their common divisor, if that is at least 32.
+
+        Source: vLLM 0.32 fused_moe/oracle/fp8.py, refine_fp8_moe_block_shape.
+        """
         block = gcd(self.rows, width)
+        if self.rows <= 1 or self.rows != self.columns or block in (self.rows, *range(32)):
+            return self
         return self._replace(rows=block, columns=block)
 
 

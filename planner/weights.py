@@ -123,7 +123,7 @@ def _stage_weights(model: ModelSpec, ranks: int, stages: int, expert_ranks: int,
     plan = recipe_of(model)
     dtype = {"auto": model.dtype, "half": "float16", "float": "float32"}.get(dtype, dtype)
     dealt, pieces = (expert_ranks, 1) if expert_parallel else (1, expert_ranks)
-    cut = Cut(ranks, dealt, pieces, *_expert_steps(plan, generation))
+    cut = Cut(ranks, dealt, pieces, *_expert_steps(model, plan, generation))
     found, start = [], 0
     for stage, count in enumerate(stage_layers(model.num_hidden_layers, stages)):
         outer = list(encoder_weights(model, cut))
@@ -158,15 +158,18 @@ def recipe_of(model: ModelSpec) -> Recipe:
     return recipe(config)
 
 
-def _expert_steps(plan: Recipe, generation: int) -> tuple[int, int]:
+def _expert_steps(model: ModelSpec, plan: Recipe, generation: int) -> tuple[int, int]:
     """What the width and the input of a cut expert are padded to, by quantisation and CUDA generation (0 for none).
 
     vLLM 0.32, fused_moe/oracle: Triton takes MXFP4 in steps of 64 on Hopper, Marlin and TensorRT-LLM in 128 and 256;
-    unquantised experts are padded to 128 by TensorRT-LLM's kernel on Blackwell.
+    unquantised experts with SiLU or squared ReLU are padded to 128 by TensorRT-LLM's kernel on B200 and its like.
     """
     if plan.choose("model.layers.0.mlp.experts", "experts") == MXFP4 and generation:
         return TRITON if generation == 9 else MARLIN
-    return (128, 1) if plan.method == "none" and generation in (10, 11) else (1, 1)
+    keys = ("mlp_hidden_act", "hidden_act", "hidden_activation")
+    activation = next((model.config[key] for key in keys if model.config.get(key)), "silu")
+    tensorrt = plan.method == "none" and generation == 10 and activation in ("silu", "swish", "relu2")
+    return (128, 1) if tensorrt else (1, 1)
 
 
 def _fold(model: ModelSpec, plan: Recipe, dtype: str, cut: Cut, layers: Iterable[int], outer: Iterable[Weight],
