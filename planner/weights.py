@@ -70,6 +70,11 @@ class Weights:
     by_dtype: Mapping[str, int]
 
     @property
+    def resident(self) -> int:
+        """What the rank keeps in memory while it serves  [bytes]."""
+        return self.total + self.absorbed
+
+    @property
     def dense(self) -> int:
         """Read in full by every decoding step: all but routed experts, row-wise tables and encoders  [bytes]."""
         return self.total - self.experts - self.embedding - self.encoder

@@ -66,7 +66,7 @@ def _compared(row: Row) -> dict[str, Any]:
     if is_v0(row) and any(getattr(mixer, "cross", False) for mixer in model.mixers):
         raise InputError("engine", "V0", "V1 for encoder-decoder models: V0 kept self and cross attention in one pool")
     layout = kv_layout(model, deployment)
-    stages = [stage.total + stage.absorbed for stage in stage_weights(model, deployment)]
+    stages = [stage.resident for stage in stage_weights(model, deployment)]
     budget = memory_budget(model, deployment, stages)
     sizes = budget.available_kv[1:]
     predicted: list[float]
