@@ -1,4 +1,4 @@
-"""Deployment: the vLLM flags of one server, what each version makes of the ones left out, and the command that starts it."""
+"""Deployment: the vLLM flags of one server, what a release makes of those left out, and the command that starts it."""
 
 import re
 import shlex
@@ -38,6 +38,7 @@ class Deployment:
     decode_context_parallel_size  ranks that share the tokens of a request  [GPUs]
     dtype                         of unquantised weights, auto for the config's
     kv_cache_dtype                auto, fp8, int8_per_token_head, …
+    kv_cache_dtype_skip_layers    layers left unquantised: their numbers, or "sliding_window" for all windowed ones
     block_size                    tokens a KV block holds  [tokens]
     max_model_len                 longest request accepted  [tokens]
     gpu_memory_utilization        share of the device the engine may use  [ratio]
@@ -45,6 +46,7 @@ class Deployment:
     max_num_batched_tokens        tokens in one step at most  [tokens]
     enforce_eager                 no CUDA graphs
     enable_prefix_caching         keep blocks of finished requests for reuse
+    kv_offloading_size            host memory for blocks that leave the GPU, all ranks together  [GiB]
     num_speculative_tokens        drafted a step, 0 for none  [tokens]
     kv_cache_memory_bytes         KV pool given outright, replaces the budget  [bytes]
     num_gpu_blocks_override       block count given outright  [blocks]
@@ -61,6 +63,7 @@ class Deployment:
     decode_context_parallel_size: int = 1
     dtype: str = "auto"
     kv_cache_dtype: str = "auto"
+    kv_cache_dtype_skip_layers: tuple[str, ...] = ()
     block_size: int | None = None
     max_model_len: int | None = None
     gpu_memory_utilization: float | None = None
@@ -68,6 +71,7 @@ class Deployment:
     max_num_batched_tokens: int | None = None
     enforce_eager: bool = False
     enable_prefix_caching: bool = True
+    kv_offloading_size: float | None = None
     num_speculative_tokens: int = 0
     kv_cache_memory_bytes: int | None = None
     num_gpu_blocks_override: int | None = None
@@ -85,8 +89,10 @@ class Deployment:
         utilization = self.gpu_memory_utilization
         if utilization is not None and not 0 < utilization <= 1:
             raise InputError("gpu_memory_utilization", utilization, "a ratio above 0 and at most 1")
-        if self.cpu_kvcache_space is not None and not self.cpu_kvcache_space > 0:
-            raise InputError("cpu_kvcache_space", self.cpu_kvcache_space, "a number of GiB above 0")
+        for name in ("cpu_kvcache_space", "kv_offloading_size"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise InputError(name, value, "a number of GiB above 0")
 
     @property
     def version(self) -> tuple[int, int, int]:
@@ -136,6 +142,8 @@ class Deployment:
             flag = "--" + item.name.replace("_", "-")
             if isinstance(value, bool):
                 flags.append(flag if value else flag.replace("--", "--no-", 1))
+            elif isinstance(value, tuple):
+                flags.append(" ".join([flag, *value]))
             else:
                 flags.append(f"{flag} {shlex.quote(str(value))}")
         env = f"VLLM_CPU_KVCACHE_SPACE={self.cpu_kvcache_space:g} " if self.cpu_kvcache_space else ""

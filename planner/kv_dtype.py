@@ -22,6 +22,7 @@ class KvDtype:
     quantized          stored in fewer bits than the model computes with
     least_capability   lowest CUDA compute capability as major × 10 + minor, 0 for any  [capability]
     boundary_layers    layers at each end that stay unquantised in models without recurrent layers  [layers]
+    since              vLLM release that first took it (its release notes), empty where it always did
     meaning            packing and scales, in words
     """
 
@@ -34,6 +35,7 @@ class KvDtype:
     quantized: bool = True
     least_capability: int = 0
     boundary_layers: int = 0
+    since: str = ""
 
 
 def _bytes(size: int) -> Callable[[int, int], int]:
@@ -60,13 +62,14 @@ def _fp8(name: str, latent: bool, meaning: str) -> KvDtype:
     return KvDtype(name=name, head_slot=_bytes(1), latent=latent, least_capability=80, meaning=meaning)
 
 
-def _per_head(name: str, slot: Callable[[int, int], int], meaning: str) -> KvDtype:
-    return KvDtype(name=name, head_slot=slot, meaning=meaning + ", one float32 scale a token, head and side (Triton)")
+def _per_head(name: str, since: str, slot: Callable[[int, int], int], meaning: str) -> KvDtype:
+    return KvDtype(name=name, head_slot=slot, since=since,
+                   meaning=meaning + ", one float32 scale a token, head and side (Triton)")  # fmt: skip
 
 
 def _turboquant(name: str, key_bits: int, value_bits: int) -> KvDtype:
     keys = "FP8 keys" if key_bits == 8 else f"{key_bits}-bit keys with a norm"
-    return KvDtype(name=name, head_slot=_packed_bits(key_bits, value_bits), boundary_layers=2,
+    return KvDtype(name=name, head_slot=_packed_bits(key_bits, value_bits), boundary_layers=2, since="0.20.0",
                    meaning=f"{keys}, {value_bits}-bit values with scale and zero, packed a head")  # fmt: skip
 
 
@@ -89,12 +92,13 @@ KV_DTYPES = {
         _turboquant("turboquant_4bit_nc", 4, 4),
         _turboquant("turboquant_k3v4_nc", 3, 4),
         _turboquant("turboquant_3bit_nc", 3, 3),
-        _per_head("int8_per_token_head", lambda key, value: key + value + 2 * SCALE, "1 byte an element"),
-        _per_head("fp8_per_token_head", lambda key, value: key + value + 2 * SCALE, "1 byte an element"),
-        _per_head("int4_per_token_head", lambda key, value: key // 2 + value // 2 + 2 * SCALE, "2 elements a byte"),
-        KvDtype(name="nvfp4", head_slot=_nvfp4, least_capability=80,
+        _per_head("int8_per_token_head", "0.20.0", lambda key, value: key + value + 2 * SCALE, "1 byte an element"),
+        _per_head("fp8_per_token_head", "0.20.0", lambda key, value: key + value + 2 * SCALE, "1 byte an element"),
+        _per_head("int4_per_token_head", "0.25.0", lambda key, value: key // 2 + value // 2 + 2 * SCALE,
+                  "2 elements a byte"),
+        KvDtype(name="nvfp4", head_slot=_nvfp4, least_capability=80, since="0.21.0",
                 meaning="2 elements a byte and an FP8 scale for each 16"),
-        KvDtype(name="nvfp4_4over6", head_slot=_nvfp4, least_capability=100,
+        KvDtype(name="nvfp4_4over6", head_slot=_nvfp4, least_capability=100, since="0.21.0",
                 meaning="as nvfp4, the better of two scales for each 16"),
     )
 }  # fmt: skip

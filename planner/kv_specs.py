@@ -73,11 +73,13 @@ def layer_specs(model: ModelSpec, deployment: Deployment, backend: Backend) -> l
     sizing = _Sizing(model, deployment, backend)
     known: dict[tuple[int, bool], list[KvSpec]] = {}
     layers = []
-    skipped = sizing.boundary_layers
+    skipped, named = sizing.boundary_layers, deployment.kv_cache_dtype_skip_layers
     for index, layer in enumerate(model.layers):
-        skip = index < skipped or index >= len(model.layers) - skipped
+        unquantized = index < skipped or index >= len(model.layers) - skipped or str(index) in named
         specs: list[KvSpec] = []
         for mixer in layer.mixers:
+            windowed = isinstance(mixer, Attention) and bool(mixer.sliding_window)
+            skip = unquantized or (windowed and "sliding_window" in named)
             key = (id(mixer), skip)
             if key not in known:
                 known[key] = sizing.specs(mixer, skip)

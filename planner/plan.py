@@ -17,7 +17,7 @@ from planner.model import ModelSpec
 from planner.price import prices
 from planner.units import count
 from planner.verdict import Level, Verdict
-from planner.weights import Weights, stage_weights
+from planner.weights import Weights, stage_weights, weight_assumptions
 from planner.workload import Slo, Workload
 
 
@@ -81,9 +81,25 @@ class Plan:
         """The engine starts, takes the workload's requests, holds as many as asked, and keeps its promises."""
         return first_limit(self) is None
 
-    def on(self, deployment: Deployment) -> "Plan":
-        """The same model and load on another deployment."""
-        return plan(self.model, deployment, self.workload, self.slo, self.usd_per_gpu_hour, self.billing)
+    def on(
+        self, deployment: Deployment | None = None, workload: Workload | None = None, model: ModelSpec | None = None
+    ) -> "Plan":
+        """The same, planned again on another deployment, under another load or for another model."""
+        asked = (model or self.model, deployment or self.deployment, workload or self.workload)
+        return plan(*asked, self.slo, self.usd_per_gpu_hour, self.billing)
+
+    def with_layout(self, layout: KvLayout) -> "Plan":
+        """The same plan, had the engine this KV layout; without capacity and speed where nothing fits."""
+        bare = replace(self, layout=layout, capacity=None, latency=None, cost=None)
+        if self.budget is None or self.budget.failure:
+            return bare
+        pool = self.budget.available_kv
+        held = [_capacity(layout, self.deployment, self.workload, size) for size in (pool.value, pool.low, pool.high)]
+        blocks, usd = held[0].num_gpu_blocks, self.usd_per_gpu_hour
+        speed = latency(self.model, self.deployment, self.workload, layout, self.weights, blocks)
+        gpus, billed = self.deployment.gpus, self.billing
+        price = None if speed is None or usd is None else cost(speed, self.workload, gpus, usd, billed)
+        return replace(bare, capacity=(held[0], held[1], held[2]), latency=speed, cost=price)
 
     @property
     def max_model_len(self) -> int:
@@ -105,6 +121,7 @@ class Plan:
         """What was taken because the input did not say."""
         parts = (self.model, self.layout, self.latency)
         lines = [line for part in parts if part is not None for line in part.assumptions]
+        lines += weight_assumptions(self.model)
         speedless = [unknown_speed(self.deployment.gpu)] if self.capacity is not None and self.latency is None else []
         return tuple(dict.fromkeys(lines + speedless))
 
@@ -167,15 +184,8 @@ def plan(
         stages = stage_weights(model, deployment)
     except Refusal as refusal:
         return Plan(**asked, refusal=str(refusal))
-    budget = memory_budget(model, deployment, [stage.total for stage in stages])
-    asked |= {"layout": layout, "weights": stages, "budget": budget}
-    if budget.failure:
-        return Plan(**asked)
-    pool = budget.available_kv
-    middle, low, high = (_capacity(layout, deployment, workload, size) for size in (pool.value, pool.low, pool.high))
-    speed = latency(model, deployment, workload, layout, stages, middle.num_gpu_blocks)
-    price = cost(speed, workload, deployment.gpus, usd, billing) if speed is not None and usd is not None else None
-    return Plan(**asked, capacity=(middle, low, high), latency=speed, cost=price)
+    budget = memory_budget(model, deployment, [stage.resident for stage in stages])
+    return Plan(**asked, weights=stages, budget=budget).with_layout(layout)
 
 
 def _median_price(gpu: Gpu, kind: str) -> float | None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from planner.deployment import Deployment, version_tuple
 from planner.errors import Refusal
+from planner.kv_dtype import kv_dtype
 from planner.kv_specs import draft_layers, rank_kv_heads
 from planner.model import Attention, ModelSpec, Recurrent
 
@@ -39,7 +40,10 @@ WINDOWS_ALL_OR_NONE = ("Qwen2ForCausalLM",)
 
 
 def check(model: ModelSpec, deployment: Deployment) -> None:
-    """Raise Refusal where vLLM would refuse the model or its parallelism."""
+    """Raise Refusal where vLLM would refuse the model, its parallelism or a KV dtype newer than the release."""
+    since = kv_dtype(deployment.kv_cache_dtype).since
+    if since and deployment.version < version_tuple(since):
+        raise Refusal(f"--kv-cache-dtype {deployment.kv_cache_dtype} came with vLLM {since}; take that release.")
     last = LAST_RELEASE.get(model.architecture)
     if last and deployment.version > version_tuple(last):
         raise Refusal(f"{model.architecture} was served up to vLLM {last} and is not any more; take that release.")
