@@ -17,8 +17,10 @@ def pages() -> list[st.Page]:
     return [
         st.Page(_PAGES / "overview.py", title="Overview", icon=":material/dashboard:", default=True),
         st.Page(_PAGES / "plan.py", title="Plan capacity", icon=":material/memory:", url_path="plan"),
+        st.Page(_PAGES / "cost.py", title="Cost", icon=":material/payments:", url_path="cost"),
         st.Page(_PAGES / "live.py", title="Live", icon=":material/monitor_heart:", url_path="live"),
         st.Page(_PAGES / "compare.py", title="Planned vs actual", icon=":material/compare_arrows:", url_path="compare"),
+        st.Page(_PAGES / "article.py", title="The article, checked", icon=":material/fact_check:", url_path="article"),
     ]
 
 

@@ -1,6 +1,6 @@
 """Domain types -> figures. One way to draw a threshold, planned is dashed, every chart comes with its alt text."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import accumulate
 from math import log10
@@ -11,9 +11,11 @@ import streamlit as st
 
 from monitor.health import USAGE_ACT, USAGE_ALARM
 from monitor.series import Series
+from planner.article_speed import Rates
 from planner.curves import Curve
 from planner.memory import MemoryBudget
-from planner.units import GIB, memory
+from planner.sensitivity import Sensitivity
+from planner.units import GIB, count, memory, usd
 
 _NAMES = {
     "weights": "Weights",
@@ -66,6 +68,57 @@ def kv_over_concurrency(curve: Curve) -> Chart:
 def concurrency_over_length(curve: Curve) -> Chart:
     """Requests at once against their length."""
     return _planned(curve, "tokens a request", "requests at once", scale=1, kind="log")
+
+
+def sensitivities(found: Sequence[Sensitivity], now: float) -> Chart:
+    """A bar for each input, from the price at its lower value to that at its upper, the largest on top."""
+    figure = _figure("dollars a million output tokens", "", height=340)
+    names = [each.name for each in found]
+    figure.add_bar(y=names, x=[each.swing for each in found], base=[min(each.low, each.high) for each in found],
+                   orientation="h", name="swing", hoverinfo="skip", opacity=0.5)  # fmt: skip
+    for name, symbol, prices, inputs in (
+        ("at the lower value", "circle", [each.low for each in found], [each.low_input for each in found]),
+        ("at the upper value", "diamond", [each.high for each in found], [each.high_input for each in found]),
+    ):
+        figure.add_scatter(y=names, x=prices, mode="markers", marker={"symbol": symbol, "size": 11}, name=name,
+                           hovertext=inputs)  # fmt: skip
+    figure.update_yaxes(autorange="reversed", automargin=True)
+    _threshold(figure, x=now, label=f"planned {usd(now)}")
+    said = "; ".join(f"{each.name}: {usd(each.low)} at {each.low_input}, {usd(each.high)} at {each.high_input}"
+                     for each in found)  # fmt: skip
+    return Chart(figure, f"What moves the planned {usd(now)} a million output tokens. {said}.")
+
+
+def bills(curves: Mapping[str, Curve]) -> Chart:
+    """Dollars a month against requests a month: stairs for deployments, a line for an API."""
+    figure = _figure("requests a month", "dollars a month")
+    for name, curve in curves.items():
+        shape = "linear" if name == "API" else "vh"
+        figure.add_scatter(x=curve.x, y=curve.y, mode="lines", line={"dash": "dash", "shape": shape}, name=name)
+    for limit in {limit.label: limit for curve in curves.values() for limit in curve.limits}.values():
+        _threshold(figure, x=limit.value, label=limit.label)
+    return Chart(figure, " ".join(curve.finding for curve in curves.values()))
+
+
+def claimed_rates(found: Sequence[Rates]) -> Chart:
+    """Tokens a second as claimed, as the bandwidth allows, and as planned, for each KV dtype."""
+    figure = _figure("output tokens/s", "", height=300)
+    shown = {
+        "planned": [each.planned.value for each in found],
+        "ceiling with the real 8 KV heads": [each.ceiling_real for each in found],
+        "ceiling with 32 KV heads": [each.ceiling for each in found],
+        "claimed": [each.claimed for each in found],
+    }
+    for name, rates in shown.items():
+        words = [f"{name} {count(rate)}" for rate in rates]
+        figure.add_bar(y=[each.name for each in found], x=rates, orientation="h", name=name, text=words,
+                       textposition="auto")  # fmt: skip
+    figure.update_layout(showlegend=False)
+    said = "; ".join(
+        f"{each.name}: claimed {count(each.claimed)}, ceiling {count(each.ceiling)} with 32 KV heads and "
+        f"{count(each.ceiling_real)} with 8, planned {count(each.planned.value)}" for each in found
+    )  # fmt: skip
+    return Chart(figure, f"Output tokens a second. {said}.")
 
 
 def _planned(curve: Curve, x_title: str, y_title: str, scale: float, kind: str = "linear") -> Chart:

@@ -15,5 +15,10 @@ _BOXES = {
 def show(verdict: Verdict) -> None:
     """Draws one verdict."""
     box, icon = _BOXES[verdict.level]
-    lines = [f"**{verdict.word}.** {verdict.reason} {verdict.action}", f":small[{verdict.context}]"]
+    lines = [f"**{verdict.word}.** {escaped(f'{verdict.reason} {verdict.action}')}", f":small[{verdict.context}]"]
     box("  \n".join(line for line in lines if line != ":small[]"), icon=icon)
+
+
+def escaped(text: str) -> str:
+    """Text whose dollars stay dollars: Markdown takes two of them for a formula."""
+    return text.replace("$", r"\$")

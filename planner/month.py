@@ -93,13 +93,13 @@ def api_break_even(own: Cost, api_usd: float) -> float | None:
 def bills(named: Mapping[str, Cost], requests: float, api_usd: float = 0.0) -> dict[str, Curve]:
     """Dollars a month against requests a month, a curve for each deployment and for the API where it has a price.
 
-    The load and the break-evens are drawn; the axis goes far enough to show them.
+    The load and the break-evens are drawn; the axis goes far enough to show them and the first step of each.
     """
     even = {"break-even": break_even(*named.values()) if len(named) == 2 else None}
     even |= {f"API break-even, {name}": api_break_even(each, api_usd) for name, each in named.items() if api_usd}
     marks = [Line("x", at, f"{name} {count(at)}") for name, at in even.items() if at is not None]
     marks.append(Line("x", requests, f"load {count(requests)}"))
-    last = 1.25 * max(mark.value for mark in marks)
+    last = 1.25 * max(*(mark.value for mark in marks), *(each.requests_per_month.value for each in named.values()))
     x = tuple(last * step / _STEPS for step in range(1, _STEPS + 1))
     curves = {}
     for name, each in named.items():
