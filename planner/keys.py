@@ -66,11 +66,31 @@ class Keys:
             raise InputError(name, value, "an object")
         return Keys(value or {})
 
-    def each(self, name: str, layers: int) -> Sequence[Any] | None:
+    def _each(self, name: str, layers: int | None, kind: type, words: str) -> list[Any] | None:
         """A list with one entry for each layer, or None; a longer list is cut (draft layers come last)."""
         value = self.config.get(name)
         if value is None or value == []:
             return None
-        if not isinstance(value, list) or len(value) < layers:
-            raise InputError(name, value, f"a list of {layers} entries, one for each layer")
+        if not isinstance(value, list) or len(value) < (layers or 0) or not all(isinstance(v, kind) for v in value):
+            raise InputError(name, value, f"a list of {layers or 'as many'} {words}, one for each layer")
         return value[:layers]
+
+    def names(self, name: str, layers: int | None = None) -> list[str] | None:
+        """One word for each layer, or None; without a number of layers the list tells it."""
+        return self._each(name, layers, str, "words")
+
+    def numbers(self, name: str, layers: int) -> list[int] | None:
+        """One integer (or flag) for each layer, or None."""
+        return self._each(name, layers, int, "integers")
+
+    def parts(self, name: str, layers: int) -> "list[Keys] | None":
+        """One nested object for each layer, or None."""
+        found = self._each(name, layers, Mapping, "objects")
+        return None if found is None else [Keys(item) for item in found]
+
+    def indices(self, *names: str, default: Sequence[int] = ()) -> set[int]:
+        """A list of layer numbers, in any order."""
+        value = self.get(*names, default=list(default))
+        if not isinstance(value, list) or not all(isinstance(item, int) for item in value):
+            raise InputError(names[0], value, "a list of layer numbers")
+        return set(value)

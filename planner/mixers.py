@@ -13,9 +13,18 @@ SLIDING = {"sliding_attention", "local", "sliding", "swa"}
 RECURRENT = {"linear_attention", "mamba", "conv", "recurrent", "gdn", "kda"}
 
 
-def num_layers(keys: Keys) -> int:
-    """Decoder layers  [layers]."""
-    return keys.count("num_hidden_layers", "n_layer", "num_layers", "n_layers", "decoder_layers")
+MOST_LAYERS = 10_000  # beyond any model, and small enough to list
+LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "decoder_layers")
+DECODER_LAYERS = ("decoder_layers", "num_decoder_layers", "num_hidden_layers", "num_layers")
+
+
+def num_layers(keys: Keys, *names: str) -> int:
+    """Decoder layers, under these names or the usual ones  [layers]."""
+    names = names or LAYERS
+    count = keys.count(*names)
+    if count > MOST_LAYERS:
+        raise InputError(names[0], count, f"at most {MOST_LAYERS:,} layers")
+    return count
 
 
 def hidden_size(keys: Keys) -> int:
@@ -62,7 +71,7 @@ def uniform(keys: Keys, default_window: int | None = None) -> Layers:
     vLLM 0.32 (arg_utils.create_engine_config): the model-wide window holds only without layer_types.
     """
     count, limit = num_layers(keys), window(keys, default_window)
-    types = keys.each("layer_types", count)
+    types = keys.names("layer_types", count)
     full = plain(keys)
     if types is None:
         return [(plain(keys, sliding_window=limit),)] * count
@@ -97,7 +106,7 @@ def alternating(pattern: int, default_window: int, full_at: int = -1, extra: int
     def read(keys: Keys) -> Layers:
         count, limit = num_layers(keys), window(keys, default_window)
         every = pattern_length(keys, pattern)
-        types = keys.each("layer_types", count) or [
+        types = keys.names("layer_types", count) or [
             "full_attention" if i % every == full_at % every else "sliding_attention" for i in range(count)
         ]
         return typed(keys, types, plain(keys), plain(keys, sliding_window=limit and limit + extra))
@@ -120,7 +129,7 @@ def by_type(default_window: int) -> Reader:
 
     def read(keys: Keys) -> Layers:
         count = num_layers(keys)
-        types = keys.each("layer_types", count) or ["full_attention"] * count
+        types = keys.names("layer_types", count) or ["full_attention"] * count
         return typed(keys, types, plain(keys), plain(keys, sliding_window=window(keys, default_window)))
 
     return read
@@ -130,7 +139,7 @@ def qwen(keys: Keys) -> Layers:
     """Windows only with use_sliding_window, from layer max_window_layers on (Qwen 1.5 to 3)."""
     count = num_layers(keys)
     limit = window(keys) if keys.get("use_sliding_window") else None
-    types = keys.each("layer_types", count)
+    types = keys.names("layer_types", count)
     start = keys.maybe("max_window_layers")
     if limit is None:
         return [(plain(keys),)] * count
@@ -174,8 +183,8 @@ def nas(keys: Keys) -> Layers:
     """Each block says how many query heads share a KV head, or that it has no attention (Nemotron-NAS, DeciLM)."""
     heads = num_heads(keys)
     layers: Layers = []
-    for block in keys.each("block_configs", num_layers(keys)) or []:
-        attention = Keys(block).part("attention")
+    for block in keys.parts("block_configs", num_layers(keys)) or []:
+        attention = block.part("attention")
         grouped = attention.maybe("n_heads_in_group", least=1)
         if attention.get("no_op") or attention.get("replace_with_linear") or grouped is None:
             layers.append(())
@@ -189,14 +198,14 @@ def llama4(keys: Keys) -> Layers:
     count = num_layers(keys)
     chunk = keys.maybe("attention_chunk_size") if "attention_chunk_size" in keys.config else 8192
     every = keys.count("no_rope_layer_interval", default=4)
-    rope = keys.each("no_rope_layers", count) or [int((i + 1) % every != 0) for i in range(count)]
+    rope = keys.numbers("no_rope_layers", count) or [int((i + 1) % every != 0) for i in range(count)]
     return [(plain(keys, attention_chunk_size=chunk or None) if rotary else plain(keys),) for rotary in rope]
 
 
 def muse_glimmer(keys: Keys) -> Layers:
     """Windows in the layers with rotary embedding; each fourth, counted from the last, is full (Muse Glimmer)."""
     count, limit = num_layers(keys), window(keys, 2048)
-    rope = keys.each("no_rope_layers", count) or [int((count - 1 - i) % 4 != 0) for i in range(count)]
+    rope = keys.numbers("no_rope_layers", count) or [int((count - 1 - i) % 4 != 0) for i in range(count)]
     return [(plain(keys, sliding_window=limit) if rotary else plain(keys),) for rotary in rope]
 
 
@@ -225,7 +234,7 @@ def _shared(mixer: Mixer) -> Mixer:
 def gemma4(keys: Keys) -> Layers:
     """Windowed and full layers differ in head size, and where keys are values (attention_k_eq_v) in KV heads."""
     count, limit = num_layers(keys), window(keys, 512)
-    types = list(keys.each("layer_types", count) or
+    types = list(keys.names("layer_types", count) or
                  ["full_attention" if (i + 1) % 6 == 0 else "sliding_attention" for i in range(count)])  # fmt: skip
     types[-1] = "full_attention"
     size = keys.count("head_dim", default=256)
@@ -249,8 +258,8 @@ def mimo_v2(keys: Keys) -> Layers:
         v_head_dim=keys.count("swa_v_head_dim", "v_head_dim", default=size),
         sliding_window=keys.maybe("sliding_window_size", "sliding_window", least=1) or 128,
     )
-    types = keys.each("layer_types", count)
-    pattern = keys.each("hybrid_layer_pattern", count) or [
+    types = keys.names("layer_types", count)
+    pattern = keys.numbers("hybrid_layer_pattern", count) or [
         int(name in SLIDING) for name in types or ["full_attention"] * count
     ]
     return [(sliding if windowed == 1 else whole,) for windowed in pattern]
@@ -259,7 +268,7 @@ def mimo_v2(keys: Keys) -> Layers:
 def step3p5(keys: Keys) -> Layers:
     """Layers named by attention_other_setting have heads of their own (Step-3.5)."""
     count, limit = num_layers(keys), window(keys)
-    types = keys.each("layer_types", count)
+    types = keys.names("layer_types", count)
     if types is None:
         return [(plain(keys, sliding_window=limit),)] * count
     other = keys.part("attention_other_setting")
@@ -322,7 +331,7 @@ def indexer(keys: Keys) -> Indexer | None:
 def longcat(keys: Keys) -> Layers:
     """Each layer has two latent attentions."""
     layer = latent(keys, indexer(keys))
-    return [(layer, layer)] * num_layers(Keys({**keys.config, "num_hidden_layers": keys.get("num_layers")}))
+    return [(layer, layer)] * num_layers(keys, "num_layers", "num_hidden_layers")
 
 
 def minicpm3(keys: Keys) -> Layers:
@@ -334,7 +343,7 @@ def minicpm3(keys: Keys) -> Layers:
 def deepseek_v4(keys: Keys) -> Layers:
     """A window in each layer; compress_ratios says how many older tokens become one vector, 4 with an indexer."""
     layers: Layers = []
-    for ratio in keys.each("compress_ratios", num_layers(keys)) or [0] * num_layers(keys):
+    for ratio in keys.numbers("compress_ratios", num_layers(keys)) or [0] * num_layers(keys):
         layers.append((CompressedAttention(
             num_attention_heads=num_heads(keys),
             q_lora_rank=keys.count("q_lora_rank"),
@@ -343,7 +352,7 @@ def deepseek_v4(keys: Keys) -> Layers:
             head_dim=keys.count("head_dim"),
             qk_rope_head_dim=keys.count("qk_rope_head_dim"),
             sliding_window=keys.count("sliding_window", default=128),
-            compress_ratio=int(ratio),
+            compress_ratio=ratio,
             indexer=indexer(keys) if ratio == 4 else None,
         ),))  # fmt: skip
     return layers
@@ -352,7 +361,7 @@ def deepseek_v4(keys: Keys) -> Layers:
 def minimax_m3(keys: Keys) -> Layers:
     """Grouped-query attention; the layers of sparse_attention_freq have an index key besides (MiniMax-M3)."""
     count, sparse = num_layers(keys), keys.part("sparse_attention_config")
-    chosen = sparse.each("sparse_attention_freq", count) or [0] * count
+    chosen = sparse.numbers("sparse_attention_freq", count) or [0] * count
     if not sparse.get("use_sparse_attention", default=True):
         chosen = [0] * count
     layer = plain(keys)
@@ -374,11 +383,11 @@ def whisper(keys: Keys) -> Layers:
     size = keys.count("d_kv", default=max(1, hidden_size(keys) // heads))
     own = Attention(num_attention_heads=heads, num_key_value_heads=heads, head_dim=size, v_head_dim=size)
     cross = Attention(num_attention_heads=heads, num_key_value_heads=heads, head_dim=size, v_head_dim=size, cross=True)
-    count = keys.count("decoder_layers", "num_decoder_layers", "num_hidden_layers", "num_layers")
+    count = num_layers(keys, *DECODER_LAYERS)
     return [(own, cross)] * count
 
 
 def mllama(keys: Keys) -> Layers:
     """Some layers attend to the image instead of the text (Llama 3.2 Vision)."""
-    across = set(keys.get("cross_attention_layers", default=[3, 8, 13, 18, 23, 28, 33, 38]))
+    across = keys.indices("cross_attention_layers", default=(3, 8, 13, 18, 23, 28, 33, 38))
     return [(plain(keys, cross=i in across),) for i in range(num_layers(keys))]

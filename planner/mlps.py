@@ -1,7 +1,7 @@
 """How each family transforms a token: config.json -> the feed-forward part of every layer, in order."""
 
 from planner.keys import Keys
-from planner.mixers import hidden_size, num_layers
+from planner.mixers import DECODER_LAYERS, hidden_size, num_layers
 from planner.model import Mlp, Moe
 from planner.recurrent import nemotron_blocks
 
@@ -47,12 +47,12 @@ def experts(keys: Keys, gated: bool) -> Moe | None:
 
 def sparse_layers(keys: Keys, count: int) -> list[bool]:
     """Which layers have experts, by whichever of the usual keys the config has."""
-    types = keys.each("mlp_layer_types", count)
+    types = keys.names("mlp_layer_types", count)
     if types is not None:
         return [name not in ("dense", "mlp") for name in types]
     frequency = keys.get("moe_layer_freq")
     if isinstance(frequency, list):
-        return [bool(flag) for flag in keys.each("moe_layer_freq", count) or []]
+        return [bool(flag) for flag in keys.numbers("moe_layer_freq", count) or []]
     if isinstance(keys.get("moe_layers_enum"), str):
         chosen = {int(index) for index in keys.get("moe_layers_enum").split(",") if index.strip().isdigit()}
         return [i in chosen for i in range(count)]
@@ -62,7 +62,7 @@ def sparse_layers(keys: Keys, count: int) -> list[bool]:
     every = keys.maybe("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval", least=0)
     period, offset = keys.maybe("expert_layer_period", least=1), keys.maybe("expert_layer_offset") or 0
     step = keys.maybe("moe_layer_freq", least=1) or 1
-    excluded = set(keys.get("mlp_only_layers", default=[]))
+    excluded = keys.indices("mlp_only_layers")
 
     def sparse(i: int) -> bool:
         if i < first or (last and i > last) or i in excluded:
@@ -82,7 +82,7 @@ def usual(keys: Keys, gated: bool = True) -> Parts:
     moe = experts(keys, gated)
     widths = keys.get("intermediate_size")
     if isinstance(widths, list):
-        return [Mlp(intermediate_size=width, gated=gated) for width in keys.each("intermediate_size", count) or []]
+        return [Mlp(intermediate_size=width, gated=gated) for width in keys.numbers("intermediate_size", count) or []]
     if moe is None:
         return [dense(keys, gated)] * count
     flags = sparse_layers(keys, count)
@@ -96,7 +96,7 @@ def ungated(keys: Keys) -> Parts:
 
 def decoder(keys: Keys) -> Parts:
     """One ungated layer for each decoder layer, which may be fewer than the encoder's (Whisper turbo)."""
-    layers = keys.count("decoder_layers", "num_decoder_layers", "num_hidden_layers", "num_layers")
+    layers = num_layers(keys, *DECODER_LAYERS)
     return [dense(keys, gated=False)] * layers
 
 
@@ -144,8 +144,8 @@ def hunyuan(keys: Keys) -> Parts:
 def nas(keys: Keys) -> Parts:
     """Each block states its width as a multiple of 2/3 of the hidden size, or that it has none (Nemotron-NAS)."""
     parts: Parts = []
-    for block in keys.each("block_configs", num_layers(keys)) or []:
-        ffn = Keys(block).part("ffn")
+    for block in keys.parts("block_configs", num_layers(keys)) or []:
+        ffn = block.part("ffn")
         if ffn.get("no_op") or ffn.get("replace_with_linear"):
             parts.append(None)
         else:
@@ -191,7 +191,7 @@ def nemotron_h(keys: Keys) -> Parts:
 def zamba2(keys: Keys) -> Parts:
     """Only the hybrid layers have a feed-forward, and they share it."""
     types = keys.get("layers_block_type", "layer_types", default=[])
-    hybrid = set(keys.get("hybrid_layer_ids", default=[])) or {i for i, name in enumerate(types) if name == "hybrid"}
+    hybrid = keys.indices("hybrid_layer_ids") or {i for i, name in enumerate(types) if name == "hybrid"}
     return [dense(keys, True) if i in hybrid else None for i in range(num_layers(keys))]
 
 
@@ -204,4 +204,4 @@ def longcat(keys: Keys) -> Parts:
         moe_intermediate_size=width,
         shared_intermediate_size=2 * keys.count("ffn_hidden_size", "intermediate_size"),
     )
-    return [moe] * keys.count("num_layers", "num_hidden_layers")
+    return [moe] * num_layers(keys, "num_layers", "num_hidden_layers")

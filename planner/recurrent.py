@@ -96,9 +96,9 @@ def interleaved(state: StateReader, full_every: int) -> Callable[[Keys], Layers]
     def read(keys: Keys) -> Layers:
         count = num_layers(keys)
         every = keys.count("full_attention_interval", "layer_group_size", default=full_every)
-        types = keys.each("layer_types", count) or keys.each("layers_block_type", count)
+        types = keys.names("layer_types", count) or keys.names("layers_block_type", count)
         if types is None and "full_attn_idxs" in keys:
-            chosen = set(keys.get("full_attn_idxs"))
+            chosen = keys.indices("full_attn_idxs")
             types = ["full_attention" if i in chosen else "linear_attention" for i in range(count)]
         if types is None:
             types = ["linear_attention" if (i + 1) % every else "full_attention" for i in range(count)]
@@ -120,8 +120,8 @@ def listed(state: StateReader) -> Callable[[Keys], Layers]:
 
     def read(keys: Keys) -> Layers:
         count = num_layers(keys)
-        types = keys.each("layer_types", count) or keys.each("layers_block_type", count)
-        indices = set(keys.get("attn_layer_indices", default=[]))
+        types = keys.names("layer_types", count) or keys.names("layers_block_type", count)
+        indices = keys.indices("attn_layer_indices")
         types = types or ["attention" if i in indices else "mamba" for i in range(count)]
         if not any(name in RECURRENT for name in types):
             return [(plain(keys),)] * count
@@ -138,9 +138,9 @@ def falcon_h1(keys: Keys) -> Layers:
 def zamba2(keys: Keys) -> Layers:
     """Mamba 2 everywhere; hybrid layers run a shared attention, twice as wide, before it."""
     count = num_layers(keys)
-    types = keys.each("layers_block_type", count) or keys.each("layer_types", count)
+    types = keys.names("layers_block_type", count) or keys.names("layer_types", count)
     if types is None:
-        hybrid = set(keys.get("hybrid_layer_ids", default=[]))
+        hybrid = keys.indices("hybrid_layer_ids")
         types = ["hybrid" if i in hybrid else "mamba" for i in range(count)]
     heads = num_heads(keys)
     size = keys.count("attention_head_dim", default=max(1, 2 * hidden_size(keys) // heads))
@@ -158,7 +158,7 @@ def nemotron_blocks(keys: Keys) -> list[str]:
     >>> nemotron_blocks(Keys({"hybrid_override_pattern": "M-*E"}))
     ['mamba', 'mlp', 'attention', 'moe']
     """
-    listed = keys.get("layers_block_type", "layer_types")
+    listed = keys.names("layers_block_type") or keys.names("layer_types")
     if listed:
         return [{"linear_attention": "mamba", "full_attention": "attention"}.get(name, name) for name in listed]
     pattern = keys.get("hybrid_override_pattern", default="")
@@ -177,8 +177,8 @@ def nemotron_h(keys: Keys) -> Layers:
 def kimi_linear(keys: Keys) -> Layers:
     """Kimi Delta Attention with latent attention in some layers; the config counts layers from 1."""
     count, linear = num_layers(keys), keys.part("linear_attn_config")
-    recurrent = set(linear.get("kda_layers", default=[]))
-    types = keys.each("layer_types", count)
+    recurrent = linear.indices("kda_layers")
+    types = keys.names("layer_types", count)
     state = kda(keys)
     whole = latent(keys, None) if "kv_lora_rank" in keys else plain(keys)
     if types is not None:
@@ -197,6 +197,6 @@ def bailing_linear(keys: Keys) -> Layers:
 def minimax_text(keys: Keys) -> Layers:
     """Lightning attention where attn_type_list is 0, softmax attention where it is 1."""
     count = num_layers(keys)
-    kinds = keys.each("attn_type_list", count) or [int((i + 1) % 8 == 0) for i in range(count)]
+    kinds = keys.numbers("attn_type_list", count) or [int((i + 1) % 8 == 0) for i in range(count)]
     state, attention = lightning(keys), plain(keys)
     return [(attention if kind else state,) for kind in kinds]
