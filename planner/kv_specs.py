@@ -183,6 +183,8 @@ class _Sizing:
         heads = rank_kv_heads(mixer.num_key_value_heads, self.tp)
         if dtype.name == "auto":
             return heads * (mixer.head_dim + mixer.v_head_dim) * self.item
+        if self.deployment.gpu.is_cpu:  # its kernels keep no scales and pack nothing: a byte an element
+            return heads * (mixer.head_dim + mixer.v_head_dim) * (1 if dtype.quantized else 2)
         return heads * dtype.head_slot(mixer.head_dim, mixer.v_head_dim)
 
     def _latent_slot(self, mixer: MLA) -> int:
