@@ -13,7 +13,12 @@ _SHOWN_CHARACTERS = 200
 
 
 class Sample(NamedTuple):
-    """One series' value. `labels` is shared between samples and scrapes: read it, never change it."""
+    """One series' value.
+
+    name    as the server writes it
+    labels  shared between samples and scrapes: read them, never change them
+    value   in the unit of its metric  [the metric's]
+    """
 
     name: str
     labels: dict[str, str]
@@ -21,7 +26,13 @@ class Sample(NamedTuple):
 
 
 class Page(NamedTuple):
-    """One page, read: its samples, its HELP texts by name, how many lines were unreadable and the first of them."""
+    """One page, read.
+
+    samples    in the order of the page
+    help       HELP texts by name
+    bad_count  how many lines could not be read  [lines]
+    bad_lines  the first of them
+    """
 
     samples: list[Sample]
     help: dict[str, str]

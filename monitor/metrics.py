@@ -43,7 +43,12 @@ class Metric(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """Where a sample belongs: the metric, the rank of its name (0 the newest), and the part of a histogram."""
+    """Where a sample belongs.
+
+    metric  what it counts
+    rank    of its name among the metric's, 0 the newest  [position]
+    part    of a histogram: bucket, sum or count; else empty
+    """
 
     metric: Metric
     rank: int

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from itertools import accumulate
 from math import log10
 from typing import NamedTuple
 
@@ -42,16 +41,14 @@ def show(chart: Chart, key: str) -> None:
 def memory_budget(budget: MemoryBudget) -> Chart:
     """One rank's memory as a bar up to the device's total, the KV cache in the colour it has everywhere."""
     figure = _figure("GiB of one GPU", "", height=210)
-    ends = accumulate(part.value for part in budget.parts)
-    bars = [(part, end - part.value) for part, end in zip(budget.parts, ends, strict=True)]
-    for part, start in reversed(bars):
+    for part, start in reversed(budget.stacked):
         figure.add_bar(
             x=[part.value / GIB], base=[start / GIB], y=["GPU"], orientation="h", name=_NAMES[part.name],
             hovertext=f"{memory(part.value)}: {part.formula}", hoverinfo="text+name",
         )  # fmt: skip
-    rest, spent = budget.unreserved, budget.total.value - budget.unreserved
+    rest = budget.unreserved
     figure.add_bar(
-        x=[rest / GIB], base=[spent / GIB], y=["GPU"], orientation="h", name="Not requested",
+        x=[rest / GIB], base=[budget.spent / GIB], y=["GPU"], orientation="h", name="Not requested",
         marker_color=_THRESHOLD, opacity=0.3, hovertext=memory(rest), hoverinfo="text+name",
     )  # fmt: skip
     figure.update_layout(barmode="overlay", yaxis_visible=False, legend_y=-0.55)

@@ -9,6 +9,7 @@ from planner.verdict import Verdict
 
 SPANS = {"1 min": 60.0, "5 min": 300.0, "15 min": 900.0, "1 h": 3600.0}
 DEFAULT_SPAN = "5 min"
+MOST_TARGETS = 50
 FIRST_PAGE = 0.5
 """How long a page waits for the first answer of a new target before it draws "Connecting"  [s]."""
 
@@ -32,12 +33,20 @@ def target() -> str | None:
     if not address:
         return None
     try:
-        collector().add(address, address)
+        _watch(address)
         collector().wait_for_page(address, FIRST_PAGE)
     except InputError as error:
         st.error(str(error), icon=":material/cancel:")
         st.stop()
     return address
+
+
+def _watch(address: str) -> None:
+    """Watch one more server; beyond the limit the one added first is forgotten, so that addresses do not pile up."""
+    watched = collector().names
+    if address not in watched and len(watched) >= MOST_TARGETS:
+        collector().remove(watched[0])
+    collector().add(address, address)
 
 
 def state(address: str) -> TargetState:

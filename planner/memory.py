@@ -14,6 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 from typing import NamedTuple
 
 from planner.activation import CONSTANTS, activation_bytes
@@ -98,9 +99,20 @@ class MemoryBudget:
         return (self.weights, self.activation, self.non_torch, *graphs, self.available_kv)
 
     @property
+    def stacked(self) -> tuple[tuple[Part, int], ...]:
+        """Each part with where it begins when they lie end to end  [bytes]."""
+        starts = accumulate((part.value for part in self.parts), initial=0)
+        return tuple(zip(self.parts, starts, strict=False))
+
+    @property
+    def spent(self) -> int:
+        """All parts together  [bytes]."""
+        return sum(part.value for part in self.parts)
+
+    @property
     def unreserved(self) -> int:
         """What the engine leaves to others, its own CUDA context and, before 0.21, its graphs  [bytes]."""
-        return max(0, self.total.value - sum(part.value for part in self.parts))
+        return max(0, self.total.value - self.spent)
 
     @property
     def free_at_start(self) -> int:
