@@ -14,7 +14,13 @@ from typing import IO
 from monitor.scrape import scrape
 
 INTERPRETER = Path(__file__).resolve().parent.parent / ".venv-engine" / "bin" / "python"  # what `make engine` installs
-QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}  # the engine asks nobody for anything
+SETTINGS = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else every engine on this machine takes the same first core
+    "PYTHONPATH": str(Path(__file__).resolve().parent / "engine_start"),
+}
 
 
 class EngineError(RuntimeError):
@@ -71,7 +77,7 @@ def serving(engine: Engine, *, patience: float = 240) -> Iterator[str]:
     if scrape(engine.url, timeout=1).ok:
         raise EngineError(f"something serves {engine.url} already")
     # The CPU build's own setting of the pool would override kv_cache_memory_bytes, the flag that every build knows.
-    environment = {name: value for name, value in os.environ.items() if name != "VLLM_CPU_KVCACHE_SPACE"} | QUIET
+    environment = {name: value for name, value in os.environ.items() if name != "VLLM_CPU_KVCACHE_SPACE"} | SETTINGS
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
             engine.command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
