@@ -4,7 +4,7 @@ import streamlit as st
 
 from pages import _charts, _cost_inputs, _cost_tables, _inputs, _verdict
 from planner import units
-from planner.month import bills, month
+from planner.month import bills, findings, month
 from planner.sensitivity import price_spread, sensitivities, verdict
 
 plan = _inputs.made()
@@ -47,10 +47,8 @@ plans = _cost_tables.named(plan, second)
 costs = {name: each.cost for name, each in plans.items() if each.cost is not None}
 months = {name: month(each, requests) for name, each in costs.items()}
 st.table(_cost_tables.side_by_side(plans, months), border="horizontal", hide_index=True)
-curves = bills(costs, requests, api_usd)
-_charts.show(_charts.bills(curves), key="bills")
-for line in curves:
-    st.markdown(_verdict.escaped(f"- {curves[line].finding}"))
+_charts.show(_charts.bills(bills(costs, requests, api_usd)), key="bills")
+st.markdown(_verdict.escaped("\n".join(f"- {each}" for each in findings(costs, requests, api_usd))))
 
 st.subheader("What an hour is paid for")
 left, right = st.columns(2)

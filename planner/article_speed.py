@@ -111,7 +111,7 @@ def _memory() -> Iterator[Claim]:
     real = CASES[0].kv_bytes(_REAL_HEADS)
     assert made.layout is not None
     yield figure(
-        "4.2", "One sequence of 2,048 tokens takes 1.07 GB.", "bytes", 1.07 * GB, _SEQUENCE_GB * GB,
+        "4.2", "One sequence of 2,048 tokens takes 1.07 GB.", "bytes", 1_070_000_000, round(_SEQUENCE_GB * GB),
         exactly(made.layout.request_bytes(_TOKENS)),
         f"That is 32 KV heads ({CASES[0].kv_bytes(_HEADS):,} bytes). Llama-3-8B has 8: {real:,} bytes.", PLAN,
     )  # fmt: skip

@@ -4,7 +4,7 @@ Deployments are bought whole and by the month, so the bill is a staircase over t
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from planner.cost import MILLION, Cost
@@ -111,6 +111,22 @@ def bills(named: Mapping[str, Cost], requests: float, api_usd: float = 0.0) -> d
         finding = f"API: {usd(api_usd * requests)} a month."
         curves["API"] = Curve(x, tuple(api_usd * at for at in x), (), finding)
     return curves
+
+
+def findings(named: Mapping[str, Cost], requests: float, api_usd: float = 0.0) -> Iterator[str]:
+    """The bills in sentences, and from which load another way of serving it costs less."""
+    yield from (curve.finding for curve in bills(named, requests, api_usd).values())
+    if len(named) == 2:
+        cheap, dear = sorted(named, key=lambda name: (named[name].usd_per_month, named[name].requests_per_month.value))
+        at = break_even(named[cheap], named[dear])
+        if at is None:
+            yield f"Break-even: {cheap} costs less at every load."
+        else:
+            yield f"Break-even: above {count(at, 'requests')} a month {dear} first costs less than {cheap}."
+    for name, each in named.items() if api_usd else ():
+        at = api_break_even(each, api_usd)
+        above = "at no load" if at is None else f"above {count(at, 'requests')} a month"
+        yield f"Break-even: {name} costs less than the API {above}."
 
 
 _STEPS = 200

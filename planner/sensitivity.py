@@ -3,12 +3,10 @@
 from dataclasses import dataclass, replace
 
 from planner.cost import Billing, Cost, cost
-from planner.deployment import Deployment
-from planner.plan import Plan, plan
+from planner.plan import Plan
 from planner.price import prices
 from planner.units import count, share, usd
 from planner.verdict import Level, Verdict
-from planner.workload import Workload
 
 _BUSY = (0.3, 1.0)  # share of hours at full load: office hours of one region, and a load that never sleeps  [ratio]
 _LENGTHS = (0.5, 2.0)  # times the planned length  [ratio]
@@ -105,13 +103,13 @@ def _from_lengths(made: Plan) -> list[Sensitivity]:
     for name, words in (("input_tokens", "Prompt length"), ("output_tokens", "Output length")):
         now = getattr(made.workload, name)
         loads = [replace(made.workload, **{name: max(1, int(now * times))}) for times in _LENGTHS]
-        ends = [(count(getattr(load, name), "tokens"), _planned(made, load=load)) for load in loads]
+        ends = [(count(getattr(load, name), "tokens"), made.on(workload=load).cost) for load in loads]
         found += _between(words, *ends)
     return found
 
 
 def _from_kv_dtype(made: Plan) -> list[Sensitivity]:
-    ends = [(name, _planned(made, server=replace(made.deployment, kv_cache_dtype=name))) for name in _KV_DTYPES]
+    ends = [(name, made.on(replace(made.deployment, kv_cache_dtype=name)).cost) for name in _KV_DTYPES]
     return _between("KV dtype", *ends)
 
 
@@ -122,12 +120,6 @@ def _between(name: str, low: tuple[str, Cost | None], high: tuple[str, Cost | No
     return [Sensitivity(name=name, low_input=low[0], high_input=high[0],
                         low=low[1].usd_per_million_output_tokens.value,
                         high=high[1].usd_per_million_output_tokens.value)]  # fmt: skip
-
-
-def _planned(made: Plan, load: Workload | None = None, server: Deployment | None = None) -> Cost | None:
-    again = plan(made.model, server or made.deployment, load or made.workload, made.slo, made.usd_per_gpu_hour,
-                 made.billing)  # fmt: skip
-    return again.cost
 
 
 def _priced(made: Plan, usd_per_gpu_hour: float | None, billing: Billing | None = None) -> Cost | None:
