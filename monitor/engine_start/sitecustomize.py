@@ -1,7 +1,7 @@
 """Asks Linux for the AMX tile registers. Python runs this file first in each of the engine's processes.
 
-vLLM's CPU build (0.32) uses the tiles in attention but leaves the asking to oneDNN, which asks at its first large
-matrix product. An engine that skipped its warm-up (eager, with the pool's size given) and whose first prompt is a few tokens
+vLLM's CPU build (0.32) uses the tiles in attention and leaves the asking to oneDNN, which asks at its first large
+product of matrices. An engine that skipped its warm-up (eager, pool size given) and whose first prompt is a few tokens
 long has not asked by then, and dies of an illegal instruction.
 """
 
