@@ -162,8 +162,8 @@ def experiment_claims() -> Iterator[Claim]:
     asked = 64 * sum((load["input_tokens"], load["output_tokens"]))
     yield figure(
         "3.2", "P95 latency with FP8 is no more than 3 % worse.", "ratio", 0.03, None, exactly(more),
-        f"An expectation, not a result. Planned is the mean time per output token, which is {share(abs(more))} {word} on "
-        f"an A100. The test's 64 requests need {asked:,} KV tokens of {tokens[0]:,}: memory is never short in it.",
+        f"An expectation, not a result. Planned is the mean time per output token, which is {share(abs(more))} {word} "
+        f"on an A100. The test's 64 requests need {asked:,} KV tokens of {tokens[0]:,}: memory is never short in it.",
         COMPARE, verdict=Judgement.IMPRECISE,
     )  # fmt: skip
 

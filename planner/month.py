@@ -95,9 +95,9 @@ def bills(named: Mapping[str, Cost], requests: float, api_usd: float = 0.0) -> d
 
     The load and the break-evens are drawn; the axis goes far enough to show them and the first step of each.
     """
-    even = {"break-even": break_even(*named.values()) if len(named) == 2 else None}
-    even |= {f"API break-even, {name}": api_break_even(each, api_usd) for name, each in named.items() if api_usd}
-    marks = [Line("x", at, f"{name} {count(at)}") for name, at in even.items() if at is not None]
+    even = [("break-even", break_even(*named.values()) if len(named) == 2 else None)]
+    even += [("API", api_break_even(each, api_usd)) for each in named.values()]
+    marks = [Line("x", at, f"{name} {count(at)}") for name, at in even if at is not None]
     marks.append(Line("x", requests, f"load {count(requests)}"))
     last = 1.25 * max(*(mark.value for mark in marks), *(each.requests_per_month.value for each in named.values()))
     x = tuple(last * step / _STEPS for step in range(1, _STEPS + 1))

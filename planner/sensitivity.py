@@ -87,7 +87,7 @@ def _from_price(made: Plan) -> list[Sensitivity]:
     quoted = prices(made.deployment.gpu, kind=made.billing.price_kind)
     if quoted is None:
         return []
-    ends = [(f"{usd(quote.usd_per_hour)}, {quote.provider} {quote.date}", _priced(made, quote.usd_per_hour))
+    ends = [(f"{usd(quote.usd_per_hour)}, {quote.provider}", _priced(made, quote.usd_per_hour))
             for quote in (quoted.quotes[0], quoted.quotes[-1])]  # fmt: skip
     return _between(f"Price of a GPU hour, {made.billing.price_kind} quotes", *ends)
 
