@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from planner.deployment import Deployment
 from planner.errors import Refusal
+from planner.gpu import AMX
 from planner.kv_dtype import kv_dtype
 from planner.model import MLA, Attention, CompressedAttention, ModelSpec
 
@@ -39,7 +40,7 @@ def attention_backend(model: ModelSpec, deployment: Deployment, requested: str) 
     compressed = any(isinstance(m, CompressedAttention) for m in mixers)
     latent = compressed or any(isinstance(m, MLA) for m in mixers)
     if deployment.gpu.is_cpu:
-        return _cpu(requested, latent, compressed)
+        return _cpu(requested, latent, compressed, deployment.gpu.architecture == AMX)
     major, minor = deployment.gpu.compute_capability or (9, 0)
     dtype = kv_dtype(requested)
     if latent and not dtype.latent:
@@ -60,13 +61,13 @@ def attention_backend(model: ModelSpec, deployment: Deployment, requested: str) 
     return _plain(model, deployment, requested, major, minor)
 
 
-def _cpu(requested: str, latent: bool, compressed: bool) -> Backend:
-    """Blocks of 128 tokens, 16 for latent attention, 256 for DeepSeek-V4 (platforms/cpu.py)."""
+def _cpu(requested: str, latent: bool, compressed: bool, amx: bool) -> Backend:
+    """Blocks of 128 tokens, 16 for latent attention without AMX, 256 for DeepSeek-V4 (platforms/cpu.py)."""
     if requested not in ("auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2", "int8_per_token_head"):
         raise Refusal(f"The CPU backend does not store a {requested} KV cache; take auto, fp8 or fp8_e5m2.")
     if compressed:
         return Backend(name="CPU_DSV4", block_size=256, block_multiple=256, kv_cache_dtype="fp8_ds_mla")
-    if latent:
+    if latent and not amx:
         return Backend(name="CPU_MLA", block_size=16, block_multiple=16, kv_cache_dtype=requested)
     return Backend(name="CPU_ATTN", block_size=128, block_multiple=32, kv_cache_dtype=requested)
 

@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from planner.catalog import entries
 from planner.errors import InputError
 from planner.units import GB, GIB
+
+AMX = "amx"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +22,7 @@ class Gpu:
 
     name                the datasheet's product name
     vendor              nvidia, amd, intel, google, huawei or cpu
-    architecture        ampere, hopper, blackwell, cdna3, …
+    architecture        ampere, hopper, blackwell, cdna3, …; amx where this machine's CPU multiplies matrices
     memory              what the driver reports as total, the middle of what was seen  [bytes]
     memory_low          the least that was seen  [bytes]
     memory_high         the most that was seen  [bytes]
@@ -131,7 +134,7 @@ def gpu_from(entry: Mapping[str, Any]) -> Gpu:
     return Gpu(
         name=name,
         vendor=text["vendor"],
-        architecture=text["architecture"],
+        architecture=AMX if text["vendor"] == "cpu" and _has_amx() else text["architecture"],
         memory=middle,
         memory_low=low,
         memory_high=high,
@@ -147,6 +150,14 @@ def gpu_from(entry: Mapping[str, Any]) -> Gpu:
         note=text["note"],
         aliases=tuple(str(alias) for alias in entry.get("aliases", ())),
     )
+
+
+def _has_amx() -> bool:
+    """Whether this machine's CPU has Intel's matrix extension, for which vLLM has kernels of its own."""
+    try:
+        return "amx_tile" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return False
 
 
 def _is_unmeasured_cpu(entry: Mapping[str, Any]) -> bool:

@@ -19,7 +19,6 @@ TOKENS_ARE_CONCURRENCY = (0, 21, 0)  # from here on "KV cache size" is int(concu
 ATTENTION_FREE = ("mamba", "mamba2", "falcon_mamba")  # families without prefix caching
 SETTLED_FREES = (0, 26, 0)  # from here on blocks are freed when a step settles, so each step in flight holds its own
 STATE_CHECKPOINTS = (0, 32, 0)  # from here on Mamba 2 (and KDA where FlashKDA runs) keep one more state block
-ASYNC_STEPS = 2  # steps in flight with async scheduling, the default but on CPUs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,8 +172,8 @@ def kv_layout(model: ModelSpec, deployment: Deployment) -> KvLayout:
     again whenever only load or prices change.
     """
     gpu = deployment.gpu
-    key = (id(model), gpu.name, gpu.vendor, gpu.compute_capability, deployment.vllm_version, deployment.dtype,
-           deployment.kv_cache_dtype, deployment.kv_cache_dtype_skip_layers, deployment.block_size,
+    key = (id(model), gpu.name, gpu.vendor, gpu.architecture, gpu.compute_capability, deployment.vllm_version,
+           deployment.dtype, deployment.kv_cache_dtype, deployment.kv_cache_dtype_skip_layers, deployment.block_size,
            deployment.tensor_parallel_size, deployment.pipeline_parallel_size,
            deployment.decode_context_parallel_size, deployment.step_tokens, deployment.enable_prefix_caching,
            deployment.num_speculative_tokens)  # fmt: skip
@@ -247,8 +246,13 @@ def _block_size(attention: list[KvSpec], preferred: int) -> int:
 
 
 def _steps_in_flight(deployment: Deployment) -> int:
-    """Steps whose tokens a windowed layer still holds  [steps]."""
-    return ASYNC_STEPS if deployment.version >= SETTLED_FREES and not deployment.gpu.is_cpu else 1
+    """Steps whose tokens a windowed layer still holds: one a stage, and one scheduled ahead but on CPUs  [steps].
+
+    Source: max_concurrent_batches, vllm/config/vllm.py (0.32), with async scheduling and model runner V2.
+    """
+    if deployment.version < SETTLED_FREES:
+        return 1
+    return deployment.pipeline_parallel_size + (0 if deployment.gpu.is_cpu else 1)
 
 
 def _group(specs: list[KvSpec], layers: int, width: int, bytes_per_block: int, checkpoints: bool) -> KvGroup:
