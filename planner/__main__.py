@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from planner import article, claim, units
+from planner import units
 from planner.catalog.models import CatalogModel, models
 from planner.cost import Billing
 from planner.deployment import Deployment
@@ -171,6 +171,8 @@ def _kv(options: argparse.Namespace) -> None:
 
 
 def _article(options: argparse.Namespace) -> None:
+    from planner import article, claim
+
     rows = [claim.as_json(each, article.SECTIONS[each.section]) for each in article.claims()]
     _show(options, rows, article.lines())
 
