@@ -46,13 +46,13 @@ class Gpu:
     memory_low: int
     memory_high: int
     memory_bandwidth: float
-    peak_flops: Mapping[str, float]
+    peak_flops: Mapping[str, float] = field(hash=False)
     link_bandwidth: float
     link: str
     compute_capability: tuple[int, int] | None
     tdp: float | None
     source: str
-    measured_flops: Mapping[str, float] = field(default_factory=dict)
+    measured_flops: Mapping[str, float] = field(default_factory=dict, hash=False)
     measured_bandwidth: float | None = None
     note: str = ""
     aliases: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """Plan: what one deployment of one model holds, how fast it is, what it costs, and which limit comes first."""
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from planner.cost import Billing, Cost, cost
@@ -180,14 +180,20 @@ def plan(
         "billing": billing,
     }  # fmt: skip
     try:
-        layout = kv_layout(model, deployment)
-        stages = stage_weights(model, deployment)
+        layout, stages, budget = _engine(model, deployment)
     except Refusal as refusal:
         return Plan(**asked, refusal=str(refusal))
-    budget = memory_budget(model, deployment, [stage.resident for stage in stages])
     return Plan(**asked, weights=stages, budget=budget).with_layout(layout)
 
 
+@lru_cache(maxsize=512)
+def _engine(model: ModelSpec, deployment: Deployment) -> tuple[KvLayout, tuple[Weights, ...], MemoryBudget]:
+    """What the load and the price do not change, kept for the next plan of the same engine. May raise Refusal."""
+    layout, stages = kv_layout(model, deployment), stage_weights(model, deployment)
+    return layout, stages, memory_budget(model, deployment, [stage.resident for stage in stages])
+
+
+@lru_cache(maxsize=512)
 def _median_price(gpu: Gpu, kind: str) -> float | None:
     known = prices(gpu, kind=kind)
     return None if known is None else known.median
