@@ -1,6 +1,7 @@
 """One GET of a /metrics page: the page, or a clear reason why not. Trouble on the network is a value, no exception.
 
 The time limit covers the whole exchange, redirects too: a server that drips a byte a second does not hold the caller.
+That is why this speaks through http.client: the limits of requests hold for each read alone, headers included.
 """
 
 import http.client
