@@ -39,6 +39,7 @@ class Constants:
     latent_layer       more where attention is multi-head latent  [s]
     rounding           more where a layer rounds its activations to 8 or 4 bits  [s]
     expert_rounding    more where its experts' are rounded to 8 bits  [s]
+    aging              more of that for each release before 0.19, in which those kernels matured  [ratio]
     eager_layer        the host's time to launch a layer's kernels one by one (enforce_eager)  [s]
     prefill_layer      of a step that reads prompt tokens, beyond CUDA graphs  [s]
     step               scheduling and sampling of a step  [s]
@@ -78,6 +79,7 @@ class Constants:
     latent_layer: float
     rounding: float
     expert_rounding: float
+    aging: float
     eager_layer: float
     prefill_layer: float
     step: float

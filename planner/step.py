@@ -16,6 +16,7 @@ from planner.roofline import EIGHT, PACKED, SIXTEEN, Format, Work
 from planner.workload import Workload
 
 ASYNC_SCHEDULING = (0, 14, 0)  # the release from which the next step is scheduled while one runs, by default
+_EARLIEST, _MATURE = 12, 19  # minor releases between which kernels of 8-bit experts were measured to mature
 USUAL_ACCEPTANCE = 0.7  # of drafted tokens, where the load does not say; the plan states that it was taken
 _MORE_RANKS = 0.15  # share by which an all-reduce starts later for each doubling of the ranks
 
@@ -85,7 +86,9 @@ class StepLaw:
         layer = c.layer + (c.rounding if work.dense.quantizes_activations else 0.0)
         self.launches = work.layers * c.eager_layer if deployment.enforce_eager else 0.0
         self.fixed = work.layers * layer + c.step + work.latent_layers * c.latent_layer
-        self.fixed += work.moe_layers * (c.moe_layer + (c.expert_rounding if work.experts.kind == EIGHT else 0.0))
+        rounding = 1 + c.aging * _releases_before_mature(deployment.version)
+        rounding *= c.expert_rounding if work.experts.kind == EIGHT else 0.0
+        self.fixed += work.moe_layers * (c.moe_layer + rounding)
         self.fixed += c.waiting if deployment.version < ASYNC_SCHEDULING else 0.0
         self.sequence = c.sequence
         self.chunks = math.ceil(self.computed / deployment.step_tokens)
@@ -173,6 +176,15 @@ def _reached(gpu: Gpu) -> float:
     """Share of a CPU's peak that a matrix product reached; 1 on a GPU, whose share is the fitted constant  [ratio]."""
     measured = gpu.measured_flops.get("bfloat16") if gpu.is_cpu else None
     return measured / gpu.peak_flops["bfloat16"] if measured else 1.0
+
+
+def _releases_before_mature(version: tuple[int, int, int]) -> int:
+    """Releases by which a version's kernels of 8-bit experts are behind  [releases].
+
+    >>> [_releases_before_mature(version) for version in ((0, 8, 5), (0, 17, 1), (0, 32, 0), (1, 0, 0))]
+    [7, 2, 0, 0]
+    """
+    return 0 if version[0] else max(0, _MATURE - max(_EARLIEST, version[1]))
 
 
 def _expert_flops(experts: Format, c: Constants) -> float:

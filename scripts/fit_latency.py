@@ -3,7 +3,8 @@
 FILE has one measurement a line, in the format of tests/serving/rows.jsonl.gz (public runs, each with its source).
 Prints each constant beside where its search began, and the error on groups (model × device × source) that were left
 out of the fit, one at a time. With --write updates planner/latency_constants.json: constants, their error, and for
-each kind of case the range that held 80 % of such left-out rows.
+each kind of case the range that held 80 % of measurements, over predictions with and without the case's group in the
+fit together: a plan may be like what was measured, or not.
 
 The loss is Cauchy's on log ratios, so that a run that is not what it says does not bend the law; groups weigh by the
 square root of their rows; each constant is drawn a little to a physically likely value, which decides where data are
@@ -56,10 +57,10 @@ PRIORS: Mapping[str, Prior] = {
     "expert_sixteen": Prior(0.50), "expert_eight": Prior(0.30), "expert_four": Prior(0.20),
     "unpack_flops": Prior(1.7e14), "prefill_attention": Prior(0.45), "sharpness": Prior(3.0, 0.2),
     "layer": Prior(35e-6), "moe_layer": Prior(20e-6), "latent_layer": Prior(20e-6), "rounding": Prior(15e-6),
-    "expert_rounding": Prior(15e-6), "eager_layer": Prior(400e-6), "prefill_layer": Prior(20e-6), "step": Prior(0.5e-3),
-    "waiting": Prior(1.5e-3), "sequence": Prior(8e-6), "message": Prior(4e-6, 0.3), "message_pcie": Prior(40e-6),
-    "link": Prior(0.60), "link_pcie": Prior(0.50), "first": Prior(5e-3), "first_open": Prior(2e-3),
-    "first_steps": Prior(1.5), "queue": Prior(0.5), "crowding": Prior(0.55, 0.3),
+    "expert_rounding": Prior(15e-6), "aging": Prior(0.5), "eager_layer": Prior(400e-6), "prefill_layer": Prior(20e-6),
+    "step": Prior(0.5e-3), "waiting": Prior(1.5e-3), "sequence": Prior(8e-6), "message": Prior(4e-6, 0.3),
+    "message_pcie": Prior(40e-6), "link": Prior(0.60), "link_pcie": Prior(0.50), "first": Prior(5e-3),
+    "first_open": Prior(2e-3), "first_steps": Prior(1.5), "queue": Prior(0.5), "crowding": Prior(0.55, 0.3),
 }  # fmt: skip
 SHARES = ("read_", "dense_", "expert_", "prefill_attention", "link")
 
@@ -177,10 +178,19 @@ def factors(cases: Sequence[Case], made: Mapping[str, Latency], metric: str) -> 
     return [measured / value for measured, value in found if measured]
 
 
-def spread(cases: Sequence[Case], made: Mapping[str, Latency], metric: str) -> tuple[float, float]:
-    """The factors on a prediction that held 80 % of measurements."""
-    low, high = np.percentile(factors(cases, made, metric), [50 * (1 - HELD), 50 * (1 + HELD)])
+def spread(cases: Sequence[Case], metric: str, *made: Mapping[str, Latency]) -> tuple[float, float]:
+    """The factors on predictions that held 80 % of measurements."""
+    found = [factor for one in made for factor in factors(cases, one, metric)]
+    low, high = np.percentile(found, [50 * (1 - HELD), 50 * (1 + HELD)])
     return round(float(low), 3), round(float(high), 3)
+
+
+def held(kinds: Mapping[str, Sequence[Case]], made: Mapping[str, Latency], metric: str,
+         spreads: Mapping[str, tuple[float, float]]) -> float:  # fmt: skip
+    """Share of measurements within the range of their kind."""
+    found = [spreads[kind][0] <= factor <= spreads[kind][1]
+             for kind, members in kinds.items() for factor in factors(members, made, metric)]  # fmt: skip
+    return round(sum(found) / len(found), 3)
 
 
 def by_kind(cases: Iterable[Case]) -> dict[str, list[Case]]:
@@ -246,19 +256,26 @@ def main() -> None:
     kinds = by_kind(cases)
     for kind, members in kinds.items():
         show(f"kind: {kind}", errors(members, groups))
-    show("fitted on all", errors(cases, {case.row["id"]: predicted(case, constants) for case in cases}))
+    seen = {case.row["id"]: predicted(case, constants) for case in cases}
+    show("fitted on all", errors(cases, seen))
     show("its group left out", errors(cases, groups))
     show("its device's architecture left out", errors(cases, devices))
 
-    spreads = {metric: {kind: spread(kinds[kind], groups, metric) for kind in sorted(kinds)} for metric in METRICS}
+    spreads = {
+        metric: {kind: spread(kinds[kind], metric, groups, seen) for kind in sorted(kinds)} for metric in METRICS
+    }
+    coverage = {metric: held(kinds, groups, metric, spreads[metric]) for metric in METRICS}
+    print("range coverage, group left out:", coverage)
+    print("range coverage, fitted on all: ", {metric: held(kinds, seen, metric, spreads[metric]) for metric in METRICS})
     for metric in METRICS:
-        spreads[metric]["unseen device"] = spread(cases, devices, metric)
+        spreads[metric]["unseen device"] = spread(cases, metric, devices)
     if options.write:
         written = {
             "fitted": date.today().isoformat(),
             "rows": len(cases),
             "groups": len({group(case) for case in cases}),
             "left_out_error": errors(cases, groups),
+            "left_out_coverage": coverage,
             "constants": {name: float(f"{value:.4g}") for name, value in asdict(constants).items()},
             "spread": spreads,
             "seen_architectures": sorted({case.deployment.gpu.architecture for case in cases}),

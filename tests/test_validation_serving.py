@@ -33,14 +33,17 @@ def test_predictions_are_as_good_as_promised(report: dict[str, Any], metric: str
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_ranges_hold_four_of_five_observations(report: dict[str, Any], metric: str) -> None:
-    assert 0.75 <= report[metric]["range_coverage"] <= 0.90
+    assert 0.75 <= report[metric]["range_coverage"] <= 0.85
 
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_groups_left_out_of_the_fit_were_predicted_as_well(metric: str) -> None:
     """What scripts/fit_latency.py wrote beside the constants."""
-    found = json.loads(FILE.read_text())["left_out_error"][metric]
+    written = json.loads(FILE.read_text())
+    found = written["left_out_error"][metric]
     assert found["median_abs_error_pct"] <= MOST[metric][0]
+    assert found["p90_abs_error_pct"] <= MOST[metric][1]
+    assert 0.75 <= written["left_out_coverage"][metric] <= 0.85
 
 
 def test_every_row_is_predicted_or_skipped_with_a_reason(report: dict[str, Any]) -> None:
