@@ -17,6 +17,8 @@ def pages() -> list[st.Page]:
     return [
         st.Page(_PAGES / "overview.py", title="Overview", icon=":material/dashboard:", default=True),
         st.Page(_PAGES / "plan.py", title="Plan capacity", icon=":material/memory:", url_path="plan"),
+        st.Page(_PAGES / "speed.py", title="Speed", icon=":material/speed:", url_path="speed"),
+        st.Page(_PAGES / "compression.py", title="Compression", icon=":material/compress:", url_path="compression"),
         st.Page(_PAGES / "cost.py", title="Cost", icon=":material/payments:", url_path="cost"),
         st.Page(_PAGES / "live.py", title="Live", icon=":material/monitor_heart:", url_path="live"),
         st.Page(_PAGES / "compare.py", title="Planned vs actual", icon=":material/compare_arrows:", url_path="compare"),

@@ -11,10 +11,12 @@ import streamlit as st
 from monitor.health import USAGE_ACT, USAGE_ALARM
 from monitor.series import Series
 from planner.article_speed import Rates
+from planner.compression import Outcome
 from planner.curves import Curve
 from planner.memory import MemoryBudget
 from planner.sensitivity import Sensitivity
-from planner.units import GIB, count, memory, usd
+from planner.speed_curves import Roofline, StepShare
+from planner.units import GIB, KIB, count, duration, memory, share, usd
 
 _NAMES = {
     "weights": "Weights",
@@ -118,6 +120,62 @@ def claimed_rates(found: Sequence[Rates]) -> Chart:
     return Chart(figure, f"Output tokens a second. {said}.")
 
 
+def bytes_a_token(found: Sequence[Outcome]) -> Chart:
+    """KV bytes a token of each method, the plan in 16 bits on top; what vLLM lacks is hatched and says so."""
+    figure = _figure("KV cache a token of the load's request, KiB", "", height=620)
+    shown = [each for each in found if each.mean_bytes_per_token is not None]
+    names = [f"{each.name} (not in vLLM)" if each.obstacles else each.name for each in shown]
+    figure.add_bar(
+        y=names, x=[(each.mean_bytes_per_token or 0) / KIB for each in shown], orientation="h",
+        marker_pattern_shape=["/" if each.obstacles else "" for each in shown],
+        text=[f"saves {share(each.saving or 0)}" for each in shown], textposition="outside",
+        hovertext=[each.in_vllm for each in shown],
+    )  # fmt: skip
+    figure.update_yaxes(autorange="reversed", automargin=True, dtick=1)
+    base = next((each.mean_bytes_per_token for each in shown if not each.methods), None)
+    if base is not None:
+        _threshold(figure, x=base / KIB, label=f"16 bits {memory(base)}")
+    said = [f"{name} {memory(each.mean_bytes_per_token or 0)}" for name, each in zip(names, shown, strict=True)]
+    return Chart(figure, f"KV cache a token by method. {'; '.join(said)}.")
+
+
+def roofline(found: Roofline) -> Chart:
+    """The roof of the device, and where the plan's phases lie below it; both axes logarithmic."""
+    figure = _figure("FLOP a byte read", "TFLOP/s")
+    figure.update_xaxes(type="log", dtick=1)
+    figure.update_yaxes(type="log", dtick=1)
+    figure.add_scatter(x=found.x, y=[value / 1e12 for value in found.y], mode="lines", name="roof of the device")
+    for point, symbol in zip(found.points, ("circle", "diamond"), strict=True):
+        figure.add_scatter(
+            x=[point.intensity], y=[point.reached / 1e12], mode="markers+text", text=[point.name], name=point.name,
+            textposition="bottom right", marker={"symbol": symbol, "size": 12},
+        )  # fmt: skip
+    _threshold(figure, x=found.ridge, label=f"ridge {count(found.ridge)}")
+    figure.update_layout(showlegend=False)
+    return Chart(figure, found.finding)
+
+
+def step_parts(found: Sequence[StepShare]) -> Chart:
+    """One decoding step as a stacked bar."""
+    figure = _figure("ms of one decoding step", "", height=190)
+    for part in found:
+        figure.add_bar(x=[part.seconds / 1e-3], y=["step"], orientation="h", name=part.name,
+                       hovertext=f"{duration(part.seconds)}: {part.meaning}", hoverinfo="text+name")  # fmt: skip
+    figure.update_layout(barmode="stack", yaxis_visible=False, legend_y=-0.7, legend_traceorder="normal")
+    said = ", ".join(f"{part.name} {duration(part.seconds)}" for part in found)
+    return Chart(figure, f"Where one decoding step goes: {said}.")
+
+
+def throughput_over_load(curve: Curve) -> Chart:
+    """Output tokens a second against requests at once."""
+    return _planned(curve, "requests at once", "output tokens/s", scale=1)
+
+
+def latency_over_load(curve: Curve, name: str) -> Chart:
+    """A latency against requests at once, with what was promised."""
+    return _planned(curve, "requests at once", f"{name}, ms", scale=1e-3)
+
+
 def _planned(curve: Curve, x_title: str, y_title: str, scale: float, kind: str = "linear") -> Chart:
     figure = _figure(x_title, y_title)
     figure.update_xaxes(type=kind, dtick=1 if kind == "log" else None)
@@ -157,8 +215,8 @@ def kv_usage(lines: Sequence[Series]) -> Chart:
     """Share of KV blocks in use over time, 0 to 100 %, with the two thresholds."""
     chart = measured(lines, "KV blocks in use")
     chart.figure.update_yaxes(range=[0, 1.02], tickformat=".0%")
-    for share, label in ((USAGE_ACT, "act"), (USAGE_ALARM, "alarm")):
-        _threshold(chart.figure, y=share, label=label)
+    for usage, label in ((USAGE_ACT, "act"), (USAGE_ALARM, "alarm")):
+        _threshold(chart.figure, y=usage, label=label)
     return chart
 
 

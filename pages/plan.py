@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from pages import _charts, _inputs, _tables, _verdict
+from pages import _advice, _charts, _inputs, _tables, _verdict
 from planner import units
 from planner.curves import concurrency_over_length, kv_over_concurrency
 from planner.record import figures, to_json
@@ -49,6 +49,7 @@ _tables.show(_tables.predictions(plan))
 if plan.assumptions:
     st.info("Assumed: " + " ".join(plan.assumptions), icon=":material/info:")
 
+_advice.show(plan)
 st.subheader("The command")
 st.code(plan.deployment.serve_command(plan.model.name), language="bash")
 with st.container(horizontal=True):

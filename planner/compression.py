@@ -12,12 +12,14 @@ from functools import cache
 from planner.compression_methods import ABSENT, METHODS, Method, Subject, with_all_heads
 from planner.deployment import version_tuple
 from planner.errors import InputError, Refusal
+from planner.finding import gain
 from planner.gpu import Gpu
 from planner.kv_dtype import kv_dtype
 from planner.kv_layout import KvGroup, KvLayout, kv_layout
 from planner.model import MLA, Attention, ModelSpec
 from planner.plan import Plan
-from planner.units import GIB, count, memory
+from planner.units import GIB, count, memory, share
+from planner.verdict import Level, Verdict
 
 SIXTEEN_BIT = "bfloat16"
 # Major compute capabilities: Hopper by FlashAttention 3, Blackwell by FlashInfer (vLLM blog, 2026-04-22).
@@ -54,6 +56,11 @@ class Outcome:
         return None if self.plan.layout is None else self.plan.layout.bytes_per_token
 
     @property
+    def mean_bytes_per_token(self) -> float | None:
+        """KV cache of a request of the load's full length, spread over its tokens  [bytes/token]."""
+        return None if self.request_bytes is None else self.request_bytes / self.plan.workload.tokens
+
+    @property
     def request_bytes(self) -> int | None:
         """KV cache of a request of the load's full length on one rank  [bytes]."""
         return _request_bytes(self.plan)
@@ -70,14 +77,31 @@ class Outcome:
 
     @property
     def in_vllm(self) -> str:
-        """How vLLM does it: the flags, that the checkpoint decides, or "not in vLLM" with the reason."""
+        """How vLLM does it: the flags, that the checkpoint decides, or "not in vLLM" and why."""
         if self.obstacles:
-            return "not in vLLM: " + " ".join(self.obstacles)
+            return "not in vLLM. " + " ".join(self.obstacles)
         named = " ".join(self.plan.deployment.kv_cache_dtype_skip_layers)
         flags = [f"{method.flag} {named if method.kind == 'mixed' else ''}".rstrip() for method in self.methods]
         trained = self.plan.model != self.base.model
         ways = [" ".join(flag for flag in flags if flag), "a checkpoint trained so" if trained else ""]
         return ", and ".join(way for way in ways if way) or "as it is"
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the stack saves, whether it is to be had, and what to do."""
+        now = self.request_bytes
+        if self.saving is None or now is None:
+            return Verdict(level=Level.BAD, word="No layout", reason=" ".join(self.obstacles), context=self.base.inputs)
+        said = f"{self.name}: {memory(now)} a request, {share(self.saving)} less than this model in 16 bits"
+        if self.saving_of_multihead is not None:
+            said += f" and {share(self.saving_of_multihead)} less than a KV head for each query head in 16 bits"
+        return Verdict(
+            level=Level.WARNING if self.obstacles else Level.GOOD,
+            word="Not in vLLM" if self.obstacles else "Available",
+            reason=f"{said}; {gain(self.base, self.plan)}.",
+            action=" ".join(self.obstacles) or f"Set: {self.in_vllm}. Check quality on your own prompts.",
+            context=self.base.inputs,
+        )
 
 
 def compressed(plan: Plan, keys: Sequence[str]) -> Outcome:
@@ -221,7 +245,7 @@ def _missing(base: Plan, methods: Sequence[Method]) -> list[str]:
     version, found = base.deployment.version, []
     for method in methods:
         if method.support == ABSENT:
-            found.append(f"no release of it has {method.name}.")
+            found.append(f"It has no {method.name}.")
         elif method.since and method.kind != "dtype" and version < version_tuple(method.since):
             found.append(f"{method.flag} came with {method.since}.")
     return found
