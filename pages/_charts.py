@@ -132,6 +132,8 @@ def bytes_a_token(found: Sequence[Outcome]) -> Chart:
         hovertext=[each.in_vllm for each in shown],
     )  # fmt: skip
     figure.update_yaxes(autorange="reversed", automargin=True, dtick=1)
+    widest = max((each.mean_bytes_per_token or 0 for each in shown), default=0)
+    figure.update_xaxes(range=[0, widest / KIB / 0.85])  # room for the words beside the longest bar
     base = next((each.mean_bytes_per_token for each in shown if not each.methods), None)
     if base is not None:
         _threshold(figure, x=base / KIB, label=f"16 bits {memory(base)}")
