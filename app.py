@@ -20,6 +20,7 @@ def pages() -> list[st.Page]:
         st.Page(_PAGES / "speed.py", title="Speed", icon=":material/speed:", url_path="speed"),
         st.Page(_PAGES / "compression.py", title="Compression", icon=":material/compress:", url_path="compression"),
         st.Page(_PAGES / "cost.py", title="Cost", icon=":material/payments:", url_path="cost"),
+        st.Page(_PAGES / "catalog.py", title="Models and devices", icon=":material/list_alt:", url_path="catalog"),
         st.Page(_PAGES / "live.py", title="Live", icon=":material/monitor_heart:", url_path="live"),
         st.Page(_PAGES / "compare.py", title="Planned vs actual", icon=":material/compare_arrows:", url_path="compare"),
         st.Page(_PAGES / "article.py", title="The article, checked", icon=":material/fact_check:", url_path="article"),

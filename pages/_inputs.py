@@ -5,14 +5,15 @@ from typing import Any
 import streamlit as st
 
 from planner.catalog.models import knows, model_named, models
+from planner.catalog.own import Own, present
+from planner.catalog.uploads import PREFIX, Uploads
 from planner.cost import Billing
 from planner.deployment import LATEST, Deployment
 from planner.errors import InputError
 from planner.fields import meanings, scalars
-from planner.gpu import gpu_named, gpus
-from planner.hub import from_hub
+from planner.gpu import gpu_named
+from planner.hub import FoundModel, find_model, from_hub, model_from
 from planner.kv_dtype import KV_DTYPES
-from planner.model import ModelSpec
 from planner.plan import Plan, plan
 from planner.price import KINDS
 from planner.workload import Slo, Workload
@@ -36,14 +37,18 @@ def warm() -> None:
 def sidebar() -> None:
     """Draws every input of the plan and the address of the server to watch."""
     with st.sidebar:
-        names = [known.checkpoints[0] for known in models()]
+        try:
+            present()
+        except InputError as error:
+            st.error(f"Your own devices and prices are left out. {error}", icon=":material/cancel:")
+        names = [*uploads().references(), *(known.checkpoints[0] for known in models())]
         st.selectbox(
             "Model", names, index=names.index(_MODEL), key="model", bind="query-params", accept_new_options=True,
-            help="A model of the catalog, or any Hugging Face id",
+            help="A model of the catalog, an uploaded config.json, or any Hugging Face id",
         )  # fmt: skip
-        devices = [gpu.name for gpu in gpus()]
+        devices = [gpu.name for gpu in own().devices]
         st.selectbox("Device", devices, index=devices.index(_GPU), key="gpu", bind="query-params")
-        is_cpu = gpu_named(st.session_state["gpu"]).is_cpu
+        is_cpu = own().gpu_named(st.session_state["gpu"]).is_cpu
         for name in (*_FIRST, "cpu_kvcache_space" if is_cpu else "gpu_memory_utilization"):
             _field(Deployment, name)
         with st.expander("Load", expanded=True):
@@ -94,12 +99,13 @@ def _number(name: str, kind: type, default: float | None, meaning: str) -> None:
 def made() -> Plan:
     """The plan of the present inputs; wrong input is shown in place of the page."""
     try:
+        gpu, usd = own().gpu_named(st.session_state["gpu"]), st.session_state["usd_per_gpu_hour"]
         return plan(
-            _model(st.session_state["model"]),
-            _of(Deployment, gpu=gpu_named(st.session_state["gpu"])),
+            found().spec,
+            _of(Deployment, gpu=gpu),
             _of(Workload),
             _of(Slo),
-            st.session_state["usd_per_gpu_hour"],
+            own().usd_per_gpu_hour(gpu) if usd is None else usd,
             _of(Billing),
         )
     except InputError as error:
@@ -107,14 +113,39 @@ def made() -> Plan:
         st.stop()
 
 
-def _model(reference: str) -> ModelSpec:
-    """A model by name, or from the hub; never a path, which a visitor's URL could hold."""
-    return model_named(reference) if knows(reference) else _from_hub(reference)
+def own() -> Own:
+    """The team's devices and prices; none where their file is wrong, which the sidebar says."""
+    try:
+        return present()
+    except InputError:
+        return Own()
+
+
+def found() -> FoundModel:
+    """The model chosen: uploaded, of the catalog, or of the hub; never a path, which a visitor's URL could hold.
+
+    Raises InputError in the words of wherever it was looked for.
+    """
+    reference = st.session_state["model"]
+    if reference.startswith(PREFIX):
+        return FoundModel(spec=uploads().named(reference), origin="upload")
+    return find_model(reference) if knows(reference) else _from_hub(reference)
 
 
 @st.cache_resource(ttl=3600, max_entries=100, show_spinner="Asking the Hugging Face hub …")
-def _from_hub(reference: str) -> ModelSpec:
-    return from_hub(reference).spec
+def _from_hub(reference: str) -> FoundModel:
+    return from_hub(reference)
+
+
+@st.cache_resource(show_spinner=False)
+def uploads() -> Uploads:
+    """What was uploaded since the server started, by anybody."""
+    return Uploads(model_from)
+
+
+def choose(key: str, value: str) -> None:
+    """Sets one input from elsewhere on the page; a callback, since it must come before the sidebar is drawn."""
+    st.session_state[key] = value
 
 
 def _of(cls: type, **more: object) -> Any:

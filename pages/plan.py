@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from pages import _advice, _charts, _inputs, _tables, _verdict
+from pages import _advice, _charts, _engine_check, _inputs, _tables, _verdict
 from planner import units
 from planner.curves import concurrency_over_length, kv_over_concurrency
 from planner.record import figures, to_json
@@ -44,6 +44,7 @@ if plan.capacity is not None:
 
 st.subheader("How the KV cache is laid out")
 _tables.show(_tables.layout(plan.layout))
+_engine_check.show(plan)
 st.subheader("Predictions and their ranges")
 _tables.show(_tables.predictions(plan))
 if plan.assumptions:

@@ -13,11 +13,12 @@ from typing import Any
 
 from planner import units
 from planner.catalog.models import CatalogModel, models
+from planner.catalog.own import FILE, VARIABLE, Own, own_catalog, present
 from planner.cost import Billing
 from planner.deployment import Deployment
 from planner.errors import InputError, Refusal
 from planner.fields import meanings, scalars
-from planner.gpu import Gpu, gpu_named, gpus
+from planner.gpu import Gpu
 from planner.hub import model_from
 from planner.kv_layout import kv_report
 from planner.plan import plan
@@ -90,6 +91,11 @@ def _parser() -> argparse.ArgumentParser:
         one.set_defaults(command=run)
         one.add_argument("--json", action="store_true", help="print JSON")
 
+    for command in (devices, planned, layout):
+        command.add_argument(
+            "--own", type=Path, metavar="FILE",
+            help=f"your own devices and prices (default {FILE}, or what {VARIABLE} names)",
+        )  # fmt: skip
     for command in (known, devices, planned, layout, told):
         command.add_argument("--json", action="store_true", help="print JSON")
     return parser
@@ -126,12 +132,17 @@ def _model_row(known: CatalogModel) -> dict[str, Any]:
 
 
 def _gpus(options: argparse.Namespace) -> None:
-    rows = [_gpu_row(gpu) for gpu in gpus()]
+    own = _own(options)
+    rows = [_gpu_row(gpu, own) for gpu in own.devices]
     _show(options, rows, map(_gpu_line, rows))
 
 
-def _gpu_row(gpu: Gpu) -> dict[str, Any]:
-    known = prices(gpu)
+def _own(options: argparse.Namespace) -> Own:
+    return present() if options.own is None else own_catalog(options.own)
+
+
+def _gpu_row(gpu: Gpu, own: Own) -> dict[str, Any]:
+    known = prices(gpu, own.prices)
     return {
         "name": gpu.name,
         "memory_bytes": gpu.memory,
@@ -151,14 +162,18 @@ def _gpu_line(row: dict[str, Any]) -> str:
 
 
 def _plan(options: argparse.Namespace) -> None:
-    deployment = _made(Deployment, options, gpu=gpu_named(options.gpu))
+    own = _own(options)
+    gpu = own.gpu_named(options.gpu)
+    deployment = _made(Deployment, options, gpu=gpu)
+    usd = own.usd_per_gpu_hour(gpu) if options.usd_per_gpu_hour is None else options.usd_per_gpu_hour
     load, promised, billing = (_made(cls, options) for cls in (Workload, Slo, Billing))
-    made = plan(model_from(options.model), deployment, load, promised, options.usd_per_gpu_hour, billing)
+    made = plan(model_from(options.model), deployment, load, promised, usd, billing)
     _show(options, to_json(made), lines(made))
 
 
 def _kv(options: argparse.Namespace) -> None:
-    model, deployment = model_from(options.model), _made(Deployment, options, gpu=gpu_named(options.gpu))
+    deployment = _made(Deployment, options, gpu=_own(options).gpu_named(options.gpu))
+    model = model_from(options.model)
     available = None if options.available_kv_gib is None else int(options.available_kv_gib * GIB)
     report = {
         **kv_report(model, deployment, available),

@@ -21,7 +21,6 @@ SOCKETS = (
     "aiohttp", "prometheus_api_client", "huggingface_hub",
 )  # fmt: skip
 ENGINE = ("torch", "vllm", "transformers")
-ENGINE_SIDE = "monitor/engine_side.py"  # run by the engine's interpreter, and imported by nobody
 ENGINE_SIDE = "monitor/engine_side.py"  # run by the engine's interpreter, imported by nobody
 PAGE_LINES, MODULE_LINES = 90, 450
 

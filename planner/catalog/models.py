@@ -58,6 +58,7 @@ class _Checkpoint:
         return self.id.partition("/")[0] == next(iter(self.row["checkpoints"])).partition("/")[0]
 
 
+@cache
 def models() -> tuple[CatalogModel, ...]:
     """Every shape, in the file's order (by family)."""
     return tuple(
