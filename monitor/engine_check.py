@@ -163,7 +163,8 @@ def _asked(questions: list[dict[str, Any]], patience: float) -> list[dict[str, A
 
 def _check(model: ModelSpec, deployment: Deployment, pool: int, answer: Mapping[str, Any]) -> Check:
     device, version, refusal = answer["device"], answer["vllm_version"], answer.get("refusal", "")
-    context = f"{model.name}, {deployment.kv_cache_dtype} KV cache, {memory(pool)} a rank; vLLM {version} on {device}"
+    context = f"{model.name}, {deployment.kv_cache_dtype} KV cache of {memory(pool)} a rank, "
+    context += f"as vLLM {version} lays it out where it is installed, on {device}"
     try:
         found = kv_report(model, replace(deployment, gpu=gpu_named(device), vllm_version=version), pool)
     except (Refusal, InputError) as reason:

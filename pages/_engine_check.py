@@ -4,7 +4,7 @@ import streamlit as st
 
 from monitor.engine import EngineError
 from monitor.engine_check import Check, check, installed
-from pages import _verdict
+from pages import _tables, _verdict
 from planner.plan import Plan
 
 
@@ -24,7 +24,7 @@ def show(plan: Plan) -> None:
     if found is not None and asked == question:
         _verdict.show(found.verdict)
         if found.lines:
-            st.dataframe(_rows(found), hide_index=True, alt="The planner's layout beside vLLM's, line by line")
+            _tables.show(_rows(found))
 
 
 def _rows(found: Check) -> list[dict[str, str]]:

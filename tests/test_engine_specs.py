@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from streamlit.testing.v1 import AppTest
 
 from monitor import engine_check
 from monitor.engine import EngineError
@@ -83,10 +84,10 @@ def test_what_the_planner_refuses_vllm_refuses(compared: dict[str, Check], name:
     assert compared[name].verdict.word == "Both refuse", compared[name].verdict
 
 
-def answered(monkeypatch: pytest.MonkeyPatch, **changed: object) -> Check:
-    """Llama-3-8B in 40 GiB, held against this answer instead of an engine's: 32 layers of 2 x 8 x 128 x 2 bytes."""
+def answer(monkeypatch: pytest.MonkeyPatch, **changed: object) -> None:
+    """What an engine is made to answer: Llama-3-8B in 40 GiB, 32 layers of 2 x 8 x 128 x 2 bytes a token."""
     group = {"kind": "full", "layers": 32, "block_size": 128, "page_size_bytes": 32 * 128 * 4096}
-    answer = {
+    found = {
         "device": "cpu",
         "vllm_version": "0.32.0",
         "groups": [group],
@@ -95,7 +96,11 @@ def answered(monkeypatch: pytest.MonkeyPatch, **changed: object) -> Check:
         "kv_cache_size_tokens": 327_680,
         "max_concurrency": 40.0,
     }
-    monkeypatch.setattr(engine_check, "_asked", lambda questions, patience: [answer | changed])
+    monkeypatch.setattr(engine_check, "_asked", lambda questions, patience: [found | changed])
+
+
+def answered(monkeypatch: pytest.MonkeyPatch, **changed: object) -> Check:
+    answer(monkeypatch, **changed)
     return checks([case("llama-3-8b", {}, POOL)])[0]
 
 
@@ -125,3 +130,34 @@ def test_an_interpreter_that_fails_says_why(
     monkeypatch.setattr(engine_check, "INTERPRETER", python)
     with pytest.raises(EngineError, match=words):
         checks([case("llama-3-8b", {}, POOL)], patience=0.4 if script and "sleep" in script else 30)
+
+
+def screen() -> None:
+    from pages import _engine_check
+    from planner.catalog.models import model_named
+    from planner.deployment import Deployment
+    from planner.gpu import gpu_named
+    from planner.plan import plan
+
+    server = Deployment(gpu=gpu_named("H100"), num_gpu_blocks_override=2560)
+    _engine_check.show(plan(model_named("llama-3-8b"), server))
+
+
+def test_the_button_shows_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pages._engine_check.installed", lambda: True)
+    answer(monkeypatch, num_gpu_blocks=2559)
+    page = AppTest.from_function(screen, default_timeout=60).run()
+    assert not page.table
+    page.button(key="check_with_vllm").click().run()
+    assert not page.exception
+    assert "Different" in page.error[0].value
+    shown = {row["Quantity"]: row for row in page.table[0].value.to_dict("records")}
+    assert (shown["blocks"]["Planned"], shown["blocks"]["vLLM"]) == ("2,560", "2,559")
+    assert shown["bytes a block"]["Equal"] == "✓ equal"
+
+
+def test_without_an_engine_the_page_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pages._engine_check.installed", lambda: False)
+    page = AppTest.from_function(screen, default_timeout=60).run()
+    assert "make engine" in page.caption[0].value
+    assert not page.button
