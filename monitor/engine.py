@@ -49,7 +49,7 @@ class Engine:
     @property
     def command(self) -> list[str]:
         """What is run. The module, and not `vllm serve`: the CPU build has no such command."""
-        here = {"model": str(self.model), "host": "127.0.0.1", "port": self.port}
+        here: dict[str, str | float | bool] = {"model": str(self.model), "host": "127.0.0.1", "port": self.port}
         return [str(self.python), "-m", "vllm.entrypoints.openai.api_server", *arguments(here | dict(self.flags))]
 
 
