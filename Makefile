@@ -1,7 +1,7 @@
 # `make help` lists what can be done. Stamp files keep second runs instant: nothing is installed again until a pin changes.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup app test check bench engine demo
+.PHONY: help setup app test check screenshots bench engine demo
 
 PORT ?= 8501
 ENGINE_PORT ?= 8111
@@ -30,6 +30,9 @@ check: .venv/.dev  ## lint, formatting, types and the rules of the house
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy planner monitor
 	$(PYTHON) -m pytest -q tests/test_house.py
+
+screenshots: .venv/.dev engine  ## write the pictures of docs/ anew, from the browser tests
+	UPDATE_SCREENSHOTS=1 REQUIRE_ALL=1 $(PYTHON) -m pytest -q tests/test_browser.py
 
 bench: .venv/.dev  ## run the benchmarks
 	@for file in benchmarks/*.py; do PYTHONPATH=. $(PYTHON) "$$file" || exit 1; done
