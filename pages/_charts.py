@@ -201,7 +201,9 @@ def _figure(x_title: str, y_title: str, height: int = 320) -> go.Figure:
     return figure
 
 
-def _threshold(figure: go.Figure, label: str, x: float | None = None, y: float | None = None) -> None:
+def _threshold(
+    figure: go.Figure, label: str, x: float | None = None, y: float | None = None, above: bool = True
+) -> None:
     style = {"line_dash": "dot", "line_color": _THRESHOLD}
     note = {"text": label, "font_color": _THRESHOLD, "showarrow": False}
     if x is not None:
@@ -210,15 +212,16 @@ def _threshold(figure: go.Figure, label: str, x: float | None = None, y: float |
         figure.add_annotation(x=log10(x) if is_log else x, y=1, yref="paper", xanchor="right", yanchor="bottom", **note)
     else:
         figure.add_hline(y=y, **style)
-        figure.add_annotation(y=y, x=0, xref="paper", xanchor="left", yanchor="bottom", **note)
+        side = "bottom" if above else "top"
+        figure.add_annotation(y=y, x=0, xref="paper", xanchor="left", yanchor=side, **note)
 
 
 def kv_usage(lines: Sequence[Series]) -> Chart:
     """Share of KV blocks in use over time, 0 to 100 %, with the two thresholds."""
     chart = measured(lines, "KV blocks in use")
     chart.figure.update_yaxes(range=[0, 1.02], tickformat=".0%")
-    for usage, label in ((USAGE_ACT, "act"), (USAGE_ALARM, "alarm")):
-        _threshold(chart.figure, y=usage, label=label)
+    _threshold(chart.figure, y=USAGE_ALARM, label="alarm")
+    _threshold(chart.figure, y=USAGE_ACT, label="act", above=False)
     return chart
 
 

@@ -89,15 +89,19 @@ def _deviation_row(each: Deviation) -> dict[str, str]:
     return {
         "Quantity": each.quantity,
         "Planned": MISSING if planned is None else _in_unit(planned.value, each.unit),
-        "Expected": MISSING
-        if planned is None
-        else f"{_in_unit(planned.low, each.unit)} to {_in_unit(planned.high, each.unit)}",
+        "Expected": MISSING if planned is None else _expected(planned, each.unit),
         "Actual": MISSING if each.actual is None else _in_unit(each.actual, each.unit),
         "Actual / planned": MISSING if each.ratio is None else units.share(each.ratio),
         "Verdict": state,
         "Likely cause": each.cause,
         "Rests on": each.note,
     }
+
+
+def _expected(planned: Range, unit: str) -> str:
+    if planned.low == planned.high:
+        return "exactly that"
+    return f"{_in_unit(planned.low, unit)} to {_in_unit(planned.high, unit)}"
 
 
 def _in_unit(value: float, unit: str) -> str:
