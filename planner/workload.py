@@ -11,7 +11,7 @@ class Workload:
 
     input_tokens       prompt length, mean  [tokens]
     output_tokens      generated length, mean  [tokens]
-    concurrency        requests in flight, kept constant (closed loop); None means as many as the KV cache holds  [requests]
+    concurrency        requests kept in flight (closed loop); None is as many as the KV cache holds  [requests]
     request_rate       arrivals (open loop) instead of a fixed concurrency  [requests/s]
     prefix_hit_ratio   share of prompt tokens found in the prefix cache  [ratio]
     acceptance_rate    share of drafted tokens that are kept, None for a usual one  [ratio]
