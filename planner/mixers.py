@@ -218,9 +218,7 @@ def gemma3n(keys: Keys) -> Layers:
 def share_last(layers: Layers, shared: int | None) -> Layers:
     """The last `shared` attention layers keep no cache of their own."""
     own = len(layers) - (shared or 0)
-    return [
-        tuple(_shared(mixer) if i >= own else mixer for mixer in mixers) for i, mixers in enumerate(layers)
-    ]
+    return [tuple(_shared(mixer) if i >= own else mixer for mixer in mixers) for i, mixers in enumerate(layers)]
 
 
 def _shared(mixer: Mixer) -> Mixer:

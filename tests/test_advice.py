@@ -107,9 +107,7 @@ def test_latents_under_tensor_parallelism() -> None:
     base = made("deepseek-ai/DeepSeek-V3", "h200", Workload(input_tokens=8_192), tensor_parallel_size=8)
     finding = found(base, "mla")
     assert "--tensor-parallel-size 1 --data-parallel-size 8 --enable-expert-parallel" in finding.action
-    spread = replace(
-        base.deployment, tensor_parallel_size=1, data_parallel_size=8, enable_expert_parallel=True
-    )
+    spread = replace(base.deployment, tensor_parallel_size=1, data_parallel_size=8, enable_expert_parallel=True)
     assert count(8 * held(base.on(spread))) in finding.reason
 
 
