@@ -7,7 +7,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from pages import _inputs, _live
+from pages import _collector, _inputs
 
 _PAGES = Path(__file__).parent / "pages"
 
@@ -35,7 +35,7 @@ async def lifespan(_: st.App) -> AsyncIterator[dict[str, object]]:
     gc.collect()
     gc.freeze()
     yield {}
-    _live.stop()
+    _collector.stop()
 
 
 app = st.App(__file__, lifespan=lifespan)

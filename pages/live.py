@@ -3,33 +3,38 @@
 import streamlit as st
 
 from monitor.series import gauges, rates
-from pages import _charts, _live, _signals, _tables, _verdict
+from pages import _charts, _collector, _signals, _tables, _verdict
 
 st.title("Live")
-target = _live.target()
+target = _collector.target()
 if target is None:
-    _live.connect()
+    _collector.connect()
     st.stop()
 
 with st.container(horizontal=True, vertical_alignment="bottom"):
     span = st.segmented_control(
-        "Window", list(_live.SPANS), default=_live.DEFAULT_SPAN, key="span", bind="query-params", required=True
+        "Window",
+        list(_collector.SPANS),
+        default=_collector.DEFAULT_SPAN,
+        key="span",
+        bind="query-params",
+        required=True,
     )
     st.toggle("Pause", key="paused")
 
 
-@st.fragment(run_every=_live.refresh())
+@st.fragment(run_every=_collector.refresh())
 def page() -> None:
     """Redrawn with every scrape, unless paused."""
-    state = _live.state(target)
-    window = state.window(_live.SPANS[span])
-    _verdict.show(_live.verdict(state))
+    state = _collector.state(target)
+    window = state.window(_collector.SPANS[span])
+    _verdict.show(_collector.verdict(state))
     if state.latest is None:
         return
     for number, engine in enumerate(state.latest.engines):
         past = window.engines[number] if window and number < len(window.engines) else None
         _signals.show(engine, past)
-    recent = state.since(_live.SPANS[span])
+    recent = state.since(_collector.SPANS[span])
     left, right = st.columns(2)
     with left:
         _charts.show(_charts.kv_usage(gauges(recent, "kv_usage")), key="kv_usage")

@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from pages import _inputs, _live, _verdict
+from pages import _collector, _inputs, _verdict
 
 plan = _inputs.made()
 st.title("Overview")
@@ -13,10 +13,10 @@ with left:
     st.page_link("pages/plan.py", label="Plan capacity: memory, speed, cost, and the command", icon=":material/memory:")
 with right:
     st.subheader("The server")
-    target = _live.target()
+    target = _collector.target()
     if target is None:
-        _live.connect()
+        _collector.connect()
     else:
-        _verdict.show(_live.verdict(_live.state(target)))
+        _verdict.show(_collector.verdict(_collector.state(target)))
         st.page_link("pages/live.py", label="Live: what it does now", icon=":material/monitor_heart:")
         st.page_link("pages/compare.py", label="Planned vs actual", icon=":material/compare_arrows:")
