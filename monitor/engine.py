@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import IO
 
 from monitor.scrape import scrape
+from planner.measurement import INTERPRETER
 
-INTERPRETER = Path(__file__).resolve().parent.parent / ".venv-engine" / "bin" / "python"  # what `make engine` installs
 SETTINGS = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",

@@ -1,4 +1,4 @@
-"""The command line of the planner: `python -m planner models | gpus | plan | kv | article | validate`.
+"""The command line of the planner: `python -m planner models | gpus | plan | kv | article | validate | measure-device`.
 
 Answers go to stdout (JSON with --json); an error is one line on stderr and exit code 2.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 from planner import units
 from planner.catalog.models import CatalogModel, models
-from planner.catalog.own import FILE, VARIABLE, Own, own_catalog, present
+from planner.catalog.own import FILE, VARIABLE, Own, own_catalog, present, put
 from planner.cost import Billing
 from planner.deployment import Deployment
 from planner.errors import InputError, Refusal
@@ -21,6 +21,7 @@ from planner.fields import meanings, scalars
 from planner.gpu import Gpu
 from planner.hub import model_from
 from planner.kv_layout import kv_report
+from planner.measurement import INTERPRETER, measured
 from planner.plan import plan
 from planner.price import prices
 from planner.record import finite, to_json
@@ -81,6 +82,12 @@ def _parser() -> argparse.ArgumentParser:
     told = commands.add_parser("article", help="an article's figures, reproduced and corrected")
     told.set_defaults(command=_article)
 
+    found = commands.add_parser("measure-device", help="how fast this machine copies and multiplies, by torch")
+    found.add_argument("--device", choices=("cpu", "cuda"), help="default: CUDA's where there are any, else the CPU")
+    found.add_argument("--write", type=Path, metavar="FILE", help=f"keep it as your own device, in {FILE} or the like")
+    found.add_argument("--python", type=Path, default=INTERPRETER, help="one with torch (default: the engine's)")
+    found.set_defaults(command=_measure_device)
+
     checked = commands.add_parser("validate", help="predictions held against published observations")
     kinds = checked.add_subparsers(required=True, metavar="KIND")
     for kind, run in (("kv", _validate_kv), ("memory", _validate_memory), ("serving", _validate_serving)):
@@ -96,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
             "--own", type=Path, metavar="FILE",
             help=f"your own devices and prices (default {FILE}, or what {VARIABLE} names)",
         )  # fmt: skip
-    for command in (known, devices, planned, layout, told):
+    for command in (known, devices, planned, layout, told, found):
         command.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
@@ -190,6 +197,15 @@ def _article(options: argparse.Namespace) -> None:
 
     rows = [claim.as_json(each, article.SECTIONS[each.section]) for each in article.claims()]
     _show(options, rows, article.lines())
+
+
+def _measure_device(options: argparse.Namespace) -> None:
+    found = measured(options.python, ["--device", options.device] if options.device else [])
+    if options.write:
+        for device in found:
+            put(device.entry, options.write)
+    rows = [asdict(device) | {"entry": device.entry} for device in found]
+    _show(options, rows, (line for device in found for line in device.lines))
 
 
 def _validate_kv(options: argparse.Namespace) -> None:

@@ -14,6 +14,7 @@ source = "our contract of 2026"
 
 import json
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -165,3 +166,33 @@ def save(text: str, path: Path) -> None:
             file.write(f"\n{text}")
     except OSError as problem:
         raise InputError(str(path), str(problem), "a file that can be written") from problem
+
+
+def put(entry: Mapping[str, Any], path: Path) -> None:
+    """Writes a device into the file, in the place of one of the same name; everything else stays as it is.
+
+    Raises InputError, and changes nothing, where the file is wrong or would be.
+    """
+    before = _text(path) if path.exists() else ""
+    _from_text(before, str(path))
+    tables = re.split(r"^(?=\[)", before, flags=re.MULTILINE)
+    kept = "".join(_without(table, entry["name"]) for table in tables)
+    text = "\n".join(filter(None, (kept, as_toml("gpus", entry))))
+    _from_text(text, str(path))
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as problem:
+        raise InputError(str(path), str(problem), "a file that can be written") from problem
+
+
+def _without(table: str, name: str) -> str:
+    """The text of one table; of the device of this name only the comments that follow it.
+
+    >>> _without('[[gpus]]\\nname = "cpu"\\n# ours\\n', "CPU")
+    '# ours\\n'
+    """
+    if not table.startswith("[[gpus]]") or plain(tomllib.loads(table)["gpus"][0]["name"]) != plain(name):
+        return table
+    lines = table.splitlines(keepends=True)
+    last = max(number for number, line in enumerate(lines) if line.strip() and not line.startswith("#"))
+    return "".join(lines[last + 1 :]).lstrip("\n")
