@@ -23,9 +23,9 @@ _FIRST = ("tensor_parallel_size", "kv_cache_dtype", "max_model_len")
 _MORE = (
     "vllm_version", "max_num_seqs", "max_num_batched_tokens", "block_size", "pipeline_parallel_size",
     "data_parallel_size", "enable_expert_parallel", "enforce_eager", "enable_prefix_caching",
-    "kv_cache_memory_bytes", "num_gpu_blocks_override",
+    "kv_cache_memory_bytes", "num_gpu_blocks_override", "kv_offloading_size", "num_speculative_tokens",
 )  # fmt: skip
-_LOAD = ("input_tokens", "output_tokens", "concurrency")
+_LOAD = ("input_tokens", "output_tokens", "concurrency", "request_rate", "prefix_hit_ratio")
 
 
 def warm() -> None:
@@ -89,7 +89,9 @@ def _field(cls: type, name: str) -> None:
 
 def _number(name: str, kind: type, default: float | None, meaning: str) -> None:
     limits: dict[str, Any] = (
-        {"min_value": 1, "step": 1} if kind is int else {"min_value": 0.0, "step": 0.01, "format": "%g"}
+        {"min_value": 0 if default == 0 else 1, "step": 1}
+        if kind is int
+        else {"min_value": 0.0, "step": 0.01, "format": "%g"}
     )
     st.number_input(
         name, value=default, key=name, bind="query-params", help=meaning, placeholder="the engine's own", **limits

@@ -2,6 +2,7 @@
 
 import streamlit as st
 
+from planner.plan import Plan
 from planner.verdict import Level, Verdict
 
 _BOXES = {
@@ -22,3 +23,9 @@ def show(verdict: Verdict) -> None:
 def escaped(text: str) -> str:
     """Text whose dollars stay dollars: Markdown takes two of them for a formula."""
     return text.replace("$", r"\$")
+
+
+def show_limit(plan: Plan) -> None:
+    """Draws the plan's own verdict where it does not fit, so that no page looks fine without it."""
+    if plan.limit is not None:
+        show(plan.verdict)

@@ -18,6 +18,7 @@ try:
 except InputError as error:
     st.error(str(error), icon=":material/cancel:")
     st.stop()
+_verdict.show_limit(plan)
 _verdict.show(outcome.verdict)
 if outcome.notes:
     st.info(" ".join(outcome.notes), icon=":material/info:")

@@ -8,6 +8,7 @@ from planner.speed_curves import load_curves, roofline, step_shares, verdict
 
 plan = _inputs.made()
 st.title("Speed")
+_verdict.show_limit(plan)
 _verdict.show(verdict(plan))
 if plan.latency is None:
     st.stop()

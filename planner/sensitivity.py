@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from planner.cost import Billing, Cost, cost
+from planner.latency import unknown
 from planner.plan import Plan
 from planner.price import prices
 from planner.units import count, share, usd
@@ -61,8 +62,11 @@ def sensitivities(made: Plan) -> tuple[Sensitivity, ...]:
 
 def verdict(made: Plan) -> Verdict:
     """What the load costs and what moves it most; why not, where no price can be given."""
-    if made.latency is None:
+    if made.latency is None and made.limit is not None:
         return made.verdict
+    if made.latency is None:
+        return Verdict(level=Level.UNKNOWN, word="No price", reason=unknown(made.deployment.gpu), context=made.inputs,
+                       action="Measure it: python -m planner measure-device.")  # fmt: skip
     if made.cost is None:
         missing = f"No {made.billing.price_kind} price of {made.deployment.gpu.name} is known; unknown is not free."
         return Verdict(level=Level.UNKNOWN, word="No price", reason=missing, context=made.inputs,
