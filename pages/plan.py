@@ -16,9 +16,11 @@ if plan.layout is None or plan.budget is None:
 
 found = figures(plan)
 with st.container(horizontal=True):
+    stored = f"{units.memory(found['request_stored_bytes'])} stored"
     st.metric(
-        "KV cache a request", units.memory(found["request_bytes"]), border=True, help="Of the full length, a rank"
-    )
+        "KV cache a request", units.memory(found["request_bytes"]), stored, delta_color="off", delta_arrow="off",
+        border=True, help="What vLLM charges at full length, on a rank; stored is that without padding and slack",
+    )  # fmt: skip
     st.metric("KV cache a token", units.memory(plan.layout.bytes_per_token), border=True, help="A rank")
     if plan.capacity is not None:
         st.metric("KV cache size", units.count(found["kv_cache_size_tokens"], "tokens"), border=True)

@@ -50,6 +50,13 @@ class KvGroup:
     sliding_window: int | None
     checkpoints: int
 
+    def stored_bytes(self, length: int, layout: "KvLayout") -> float:
+        """What its layers store of a request: a state, or bytes a token × the tokens kept  [bytes]."""
+        if self.kind == "state":
+            return self.content_bytes
+        kept = layout.encoder_tokens if self.kind == "cross" else min(self.sliding_window or length, length)
+        return self.content_bytes / self.block_size * kept / layout.context_ranks
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvLayout:
@@ -121,6 +128,13 @@ class KvLayout:
     def request_bytes(self, length: int) -> int:
         """Pool that a request of this length holds at most on one rank  [bytes]."""
         return self.blocks_per_request(length) * self.bytes_per_block
+
+    def stored_bytes(self, length: int) -> int:
+        """What a request of this length stores on one rank, without block ends, padding and tokens in flight  [bytes].
+
+        The lower figure that papers and calculators give: Σ layers bytes a token × tokens kept + states.
+        """
+        return round(sum(group.stored_bytes(length, self) for group in self.groups))
 
     def num_blocks(self, available: int) -> int:
         """Blocks that fit, the null block included  [blocks]."""
@@ -289,6 +303,7 @@ def kv_report(model: ModelSpec, deployment: Deployment, available: int | None) -
         "max_model_len": length,
         "blocks_per_request": layout.blocks_per_request(length),
         "request_bytes": layout.request_bytes(length),
+        "request_stored_bytes": layout.stored_bytes(length),
         "resolved_kv_cache_dtype": layout.resolved_kv_cache_dtype,
         "attention_backend": layout.backend,
         "padding_waste": round(layout.padding_waste, 6),

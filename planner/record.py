@@ -32,6 +32,7 @@ def figures(made: Plan) -> dict[str, Any]:
         "limit_kind": made.limit and made.limit.kind,
         "weight_bytes_per_rank": max((stage.total for stage in made.weights), default=None),
         "request_bytes": None if layout is None else layout.request_bytes(length),
+        "request_stored_bytes": None if layout is None else layout.stored_bytes(length),
         "longest_max_model_len": None if made.capacity is None else made.longest_max_model_len,
         "streams": made.streams,
     }

@@ -41,7 +41,8 @@ def _rows(made: Plan) -> Iterator[tuple[str, str]]:
         yield "available for the KV cache", units.memory(found["available_kv_bytes"])
     if made.layout is not None:
         yield "KV cache a token", units.memory(found["bytes_per_token"])
-        yield "KV cache a request", units.memory(found["request_bytes"])
+        stored = units.memory(found["request_stored_bytes"])
+        yield "KV cache a request", f"{units.memory(found['request_bytes'])} charged, {stored} stored"
         yield "block size", units.count(found["block_size"], "tokens")
     if made.capacity is not None:
         yield "blocks", units.count(found["num_gpu_blocks"])

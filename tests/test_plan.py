@@ -124,3 +124,20 @@ def test_the_command_names_only_what_differs_from_the_engine_s_own() -> None:
     assert made.deployment.serve_command(made.model.name) == (
         "vllm serve meta-llama/Meta-Llama-3-8B --tensor-parallel-size 2 --kv-cache-dtype fp8 --no-enable-prefix-caching"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "stored"),
+    [
+        ("gemma-3-27b", 3.12e9),  # 10 layers x 32,768 tokens + 52 x 1,024, 8,192 bytes each
+        ("qwen3-next-80b-a3b", 0.845e9),  # 12 layers x 32,768 tokens x 2,048 bytes + 36 states
+        ("jamba-1.5-mini", 0.546e9),  # 4 layers x 32,768 tokens x 4,096 bytes + 28 states
+        ("gpt-oss-20b", 0.808e9),  # 12 layers x 32,768 tokens + 12 x 128, 2,048 bytes each
+    ],
+)
+def test_what_a_request_of_32k_stores(name: str, stored: float) -> None:
+    """The figure calculators give; vLLM charges more: tokens in flight, padding layers, states kept twice."""
+    layout = planned(name, "H100-SXM", max_model_len=32_768).layout
+    assert layout is not None
+    assert layout.stored_bytes(32_768) == pytest.approx(stored, rel=0.002)
+    assert layout.request_bytes(32_768) > layout.stored_bytes(32_768)
