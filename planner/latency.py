@@ -4,6 +4,9 @@
     TTFT     = steps waited for + own prefill + that of prompts ahead
     tokens/s = streams × output / (TTFT + TPOT × (output − 1))
 
+A device reads one prompt at a time, so at least (streams − 1) / output prompts are ahead: those that are not read
+between the output − 1 tokens after the first.
+
 The time of a step and of a prompt comes from planner.step. Every prediction has the range that held 80 % of
 observations in cross-validation for its kind of case, and none is below the physical floor.
 """
@@ -18,7 +21,7 @@ from planner.gpu import Gpu
 from planner.kv_layout import KvLayout
 from planner.latency_law import CONSTANTS, FITTED_ON, SEEN_ARCHITECTURES, SPREAD, Constants
 from planner.model import ModelSpec
-from planner.roofline import Work, floor_s, work_of
+from planner.roofline import Work, work_of
 from planner.step import USUAL_ACCEPTANCE, StepLaw, StepParts
 from planner.weights import Weights
 from planner.workload import Workload
@@ -168,8 +171,8 @@ def _closed_loop(law: StepLaw, asked: float, held: float) -> _Run:
     streams, c = min(asked, held), law.constants
     step, prefill = law.step(streams), law.prefill(streams)
     tpot = _tpot(law, step, streams, prefill)
-    ahead = min(streams - 1, c.queue * (streams - 1) ** c.crowding)
-    first = c.first + c.first_steps * step.total + prefill * (1 + ahead)
+    ahead = max(_unread(law, streams), min(streams - 1, c.queue * (streams - 1) ** c.crowding))
+    first = _first(law, c.first + c.first_steps * step.total + prefill * (1 + ahead), streams, tpot)
     served = first + tpot * (law.output - 1)
     return _Run(streams=streams, waiting=asked - streams, ttft=first + (asked / streams - 1) * served, tpot=tpot,
                 tokens_per_s=streams * law.output / served, prefill=prefill, step=step, stable=True)  # fmt: skip
@@ -180,7 +183,8 @@ def _arriving(law: StepLaw, streams: float) -> _Run:
     c, step, prefill = law.constants, law.step(streams), law.prefill(streams)
     tpot = _tpot(law, step, streams, prefill)
     busy = min(_MOST_BUSY, streams / (law.output * tpot) * prefill)
-    first = c.first_open + c.first_steps * step.total + prefill * (1 + busy / (2 * (1 - busy)))
+    ahead = max(_unread(law, streams), busy / (2 * (1 - busy)))
+    first = _first(law, c.first_open + c.first_steps * step.total + prefill * (1 + ahead), streams, tpot)
     served = first + tpot * (law.output - 1)
     return _Run(streams=streams, waiting=0.0, ttft=first, tpot=tpot, tokens_per_s=streams * law.output / served,
                 prefill=prefill, step=step, stable=True)  # fmt: skip
@@ -206,29 +210,36 @@ def _open_loop(law: StepLaw, rate: float, held: float) -> _Run:
 
 def _tpot(law: StepLaw, step: StepParts, streams: float, prefill: float) -> float:
     """A step, and the prompts of the other streams, one each for every output: continuous batching  [s]."""
-    return step.total / law.tokens_a_step + (streams - 1) / law.output * prefill
+    return max(law.floor(streams), step.total / law.tokens_a_step + _unread(law, streams) * prefill)
+
+
+def _unread(law: StepLaw, streams: float) -> float:
+    """Prompts of the other streams for each output token  [requests]."""
+    return max(0.0, streams - 1) / law.output
+
+
+def _first(law: StepLaw, first: float, streams: float, tpot: float) -> float:
+    """Time to first token, no shorter than leaves every request its arithmetic (Little's law)  [s]."""
+    return max(first, law.first_floor(), law.served_floor(streams) - tpot * (law.output - 1))
 
 
 def _result(law: StepLaw, deployment: Deployment, workload: Workload, run: _Run) -> Latency:
-    gpu, work, streams = deployment.gpu, law.work, run.streams
-    batch = max(1.0, streams / law.stages)
-    tokens = batch * (1 + law.drafted)
-    floor = floor_s(gpu, work, batch, tokens, law.context) / law.tokens_a_step
-    kind = spread_kind(work, gpu, streams, law.open_loop)
-    most = streams / floor * deployment.data_parallel_size
-    rate = run.tokens_per_s * deployment.data_parallel_size
-    others = (streams - 1) / law.output * run.prefill
+    streams, replicas, floor = run.streams, deployment.data_parallel_size, law.floor(run.streams)
+    kind = spread_kind(law.work, deployment.gpu, streams, law.open_loop)
+    most = streams * law.output / law.served_floor(streams) * replicas
+    rate = run.tokens_per_s * replicas
+    others = _unread(law, streams) * run.prefill
     step = run.step
     spread = _ranged("output_tokens_per_s", kind, rate, most=most)
     return Latency(
-        ttft_s=_ranged("ttft", kind, run.ttft),
+        ttft_s=_ranged("ttft", kind, run.ttft, least=law.first_floor()),
         tpot_s=_ranged("tpot", kind, run.tpot, least=floor),
         output_tokens_per_s=Range(rate, rate, rate) if run.given else spread,
         floor_tpot_s=floor,
         step=StepParts(weights=step.weights, compute=step.compute, kv=step.kv, all_reduce=step.all_reduce,
                        fixed=step.fixed, prefill=others * law.tokens_a_step),
         prefill_s=run.prefill,
-        prefill_share=min(1.0, run.tokens_per_s / law.output * run.prefill),
+        prefill_share=run.tokens_per_s / law.output * run.prefill,
         streams=streams,
         waiting=run.waiting,
         tokens_a_step=law.tokens_a_step,

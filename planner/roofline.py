@@ -106,6 +106,11 @@ class Work:
     message_bytes: int
     kv_kind: str
 
+    @property
+    def flops_s(self) -> float:
+        """The matrices of a token at the device's peak  [s]."""
+        return self.dense_flops / self.dense.flops + self.expert_flops / self.experts.flops
+
     def visited(self, tokens: float) -> float:
         """Share of the experts that a step of this many tokens reads, routed at random: 1 − (1 − k/E)^tokens.
 
@@ -133,8 +138,19 @@ def floor_s(gpu: Gpu, work: Work, streams: float, tokens: float, context: float)
     tokens   tokens in the step: as many, or more with speculation  [tokens]
     """
     read = work.weight_bytes(tokens) + streams * work.kv_bytes(context)
-    sums = work.dense_flops / work.dense.flops + work.expert_flops / work.experts.flops
-    return max(read / gpu.memory_bandwidth, tokens * sums)
+    return max(read / gpu.memory_bandwidth, tokens * work.flops_s)
+
+
+def prompt_floor_s(gpu: Gpu, work: Work, new: float, before: float = 0.0) -> float:
+    """The least that the arithmetic of a prompt can take on the ranks of all stages, one after another  [s].
+
+    new     prompt tokens to compute  [tokens]
+    before  prompt tokens found in the prefix cache  [tokens]
+    """
+    peaks = gpu.peak_flops
+    attention = peaks["bfloat16"] if work.kv_kind == SIXTEEN else peaks.get("fp8", peaks["bfloat16"])
+    scores = sum(span.prefill_flops * span.pairs(new, before) for span in work.spans)
+    return new * work.flops_s + scores / attention
 
 
 def times_over_ceiling(tokens_per_s: float, streams: float, read_bytes: float, gpu: Gpu) -> float:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from planner.deployment import Deployment
 from planner.gpu import Gpu
 from planner.latency_law import Constants
-from planner.roofline import EIGHT, PACKED, SIXTEEN, Format, Work
+from planner.roofline import EIGHT, PACKED, SIXTEEN, Format, Work, floor_s, prompt_floor_s
 from planner.workload import Workload
 
 ASYNC_SCHEDULING = (0, 14, 0)  # the release from which the next step is scheduled while one runs, by default
@@ -50,15 +50,16 @@ class StepLaw:
     """One load on one deployment: everything that does not depend on the batch worked out once."""
 
     __slots__ = ("attention", "chunk", "chunks", "computed", "constants", "context", "drafted", "expert_rate", "fixed",
-                 "head", "input", "kv_rate", "launches", "link_rate", "message", "open_loop", "output", "read_rate",
+                 "gpu", "head", "input", "kv_rate", "launches", "link_rate", "message", "open_loop", "output", "prompt_floor", "read_rate",
                  "replicas", "sequence", "stages", "sums", "tokens_a_step", "work")  # fmt: skip
 
     def __init__(self, deployment: Deployment, workload: Workload, work: Work, constants: Constants) -> None:
         gpu, c = deployment.gpu, constants
-        self.work, self.constants = work, c
+        self.gpu, self.work, self.constants = gpu, work, c
         self.input, self.output = workload.input_tokens, workload.output_tokens
         self.context = self.input + self.output / 2
         self.computed = max(1.0, self.input * (1 - workload.prefix_hit_ratio))
+        self.prompt_floor = prompt_floor_s(gpu, work, self.computed, self.input - self.computed)
         self.open_loop = workload.request_rate is not None
         self.stages = deployment.pipeline_parallel_size
         self.replicas = deployment.data_parallel_size if deployment.enable_expert_parallel else 1
@@ -135,6 +136,22 @@ class StepLaw:
         flops = sum(span.prefill_flops * span.pairs(self.computed, before) for span in work.spans)
         exchange = self.exchanged_s(self.computed) if self.message else 0.0
         return self.chunks * (chunk + work.layers * c.prefill_layer) + flops / self.attention + exchange
+
+    def floor(self, streams: float) -> float:
+        """The least time per output token at this number of streams  [s]."""
+        batch = max(1.0, streams / self.stages)
+        return floor_s(self.gpu, self.work, batch, batch * (1 + self.drafted), self.context) / self.tokens_a_step
+
+    def first_floor(self) -> float:
+        """The least time to the first token: the weights read once, or the prompt's arithmetic at peak  [s]."""
+        return max(self.work.weight_bytes(self.computed) / self.gpu.memory_bandwidth, self.prompt_floor)
+
+    def served_floor(self, streams: float) -> float:
+        """The least time between as many requests done as are in flight: each prompt's arithmetic and its decoding  [s].
+
+        Stages work on different prompts at the same time.
+        """
+        return streams * self.prompt_floor / self.stages + self.output * self.floor(streams)
 
     def turning_streams(self) -> float:
         """Streams at which arithmetic takes as long as reading weights and KV cache, on one replica  [requests].

@@ -39,6 +39,12 @@ def test_input_and_output_tokens_together_are_the_bill() -> None:
     assert found.requests_per_month.value == pytest.approx(2 * 3600 * 730)
 
 
+def test_output_tokens_are_never_free() -> None:
+    made = LLAMA.on(workload=Workload(input_tokens=8000, output_tokens=1, concurrency=64))
+    assert made.cost is not None
+    assert made.cost.usd_per_million_output_tokens.low > 0
+
+
 def test_what_is_paid_beside_the_devices_adds_and_multiplies() -> None:
     """Two GPUs at $2 and 700 W at $0.10/kWh, servers at $1: $5.14; twice for a spare, in use half of the time."""
     billing = Billing(cpu_usd_per_hour=0.6, memory_usd_per_hour=0.2, network_usd_per_hour=0.1, storage_usd_per_hour=0.1,

@@ -11,7 +11,7 @@ from planner.deployment import Deployment
 from planner.gpu import gpus
 from planner.kv_dtype import KV_DTYPES
 from planner.plan import plan
-from planner.roofline import floor_s, work_of
+from planner.roofline import floor_s, prompt_floor_s, work_of
 from planner.workload import Workload
 
 MODELS = ("llama-3-8b", "qwen3-0.6b", "qwen3-30b-a3b", "mixtral-8x7b", "gpt-oss-120b", "gemma-3-27b", "deepseek-v3",
@@ -34,10 +34,11 @@ deployments = st.builds(
     num_speculative_tokens=st.sampled_from((0, 0, 1, 5)),
 )
 lengths = st.integers(1, 16_384)
+outputs = lengths | st.integers(1, 4)  # few outputs: prompts are nearly all of the work
 loads = st.builds(
-    Workload, input_tokens=lengths, output_tokens=lengths, concurrency=st.none() | st.integers(1, 4096),
+    Workload, input_tokens=lengths | st.integers(16_384, 131_072), output_tokens=outputs, concurrency=st.none() | st.integers(1, 4096),
     prefix_hit_ratio=st.floats(0, 0.99), acceptance_rate=st.none() | st.floats(0, 1),
-) | st.builds(Workload, input_tokens=lengths, output_tokens=lengths, request_rate=st.floats(0.01, 1000))  # fmt: skip
+) | st.builds(Workload, input_tokens=lengths, output_tokens=outputs, request_rate=st.floats(0.01, 1000))  # fmt: skip
 
 
 @settings(max_examples=300, deadline=None)
@@ -55,10 +56,14 @@ def test_no_plan_beats_the_floor(name: str, deployment: Deployment, load: Worklo
     assert found.floor_tpot_s == floor > 0
     assert floor <= found.tpot_s.low <= found.tpot_s.value <= found.tpot_s.high < math.inf
     rate = found.output_tokens_per_s
-    assert 0 < rate.low <= rate.value <= rate.high <= found.streams * deployment.data_parallel_size / floor * 1.000001
-    assert 0 < found.ttft_s.low <= found.ttft_s.value <= found.ttft_s.high
+    new = max(1.0, load.input_tokens * (1 - load.prefix_hit_ratio))
+    prompt = prompt_floor_s(deployment.gpu, work, new, load.input_tokens - new)
+    least = prompt / deployment.pipeline_parallel_size + load.output_tokens * floor / found.streams
+    most = deployment.data_parallel_size * load.output_tokens / least
+    assert 0 < rate.low <= rate.value <= rate.high <= most * 1.000001
+    assert prompt <= found.ttft_s.low <= found.ttft_s.value <= found.ttft_s.high
     assert found.step.total == sum(getattr(found.step, part) for part in found.step.__dataclass_fields__)
-    assert 0 <= found.prefill_share <= 1
+    assert 0 <= found.prefill_share < 1
 
 
 @settings(max_examples=50, deadline=None)

@@ -77,6 +77,28 @@ def test_open_loop_runs_as_many_as_arrive_while_one_is_served() -> None:
     assert found.streams == pytest.approx(4.0 * (found.ttft_s.value + 199 * found.tpot_s.value), rel=0.01)
 
 
+@pytest.mark.parametrize("concurrency", [16, None])
+def test_prompts_of_one_output_token_come_no_faster_than_their_arithmetic(concurrency: int | None) -> None:
+    """1,024 tokens × 2 × 6.98e9 FLOP and 32 layers' attention are 14.6 TFLOP: 312 TFLOP/s allow 21.4 prompts a second."""
+    found = speed(deployment=A100, load=Workload(input_tokens=1024, output_tokens=1, concurrency=concurrency))
+    assert 10 < found.output_tokens_per_s.value < found.output_tokens_per_s.high <= 21.5
+    assert found.ttft_s.value == pytest.approx(found.streams / found.output_tokens_per_s.value)
+    assert 0.8 < found.prefill_share < 1
+
+
+def test_prompts_that_arrive_faster_than_they_can_be_read_grow_the_queue() -> None:
+    for rate, stable in ((10.0, True), (70.0, False)):
+        load = Workload(input_tokens=1024, output_tokens=1, request_rate=rate)
+        assert speed(deployment=A100, load=load).stable == stable
+
+
+def test_no_first_token_before_its_prompt_is_read() -> None:
+    """10,922 tokens: 152 TFLOP of matrices and 31 of attention at 165.2 TFLOP/s."""
+    load = Workload(input_tokens=10_922, output_tokens=256, concurrency=1)
+    found = speed("meta-llama/Llama-3.1-8B", Deployment(gpu=gpu_named("RTX4090")), load)
+    assert found.ttft_s.low == pytest.approx(1.112, rel=0.002)
+
+
 def test_open_loop_that_cannot_keep_up_says_so() -> None:
     found = speed(load=Workload(request_rate=500.0))
     assert not found.stable
