@@ -86,7 +86,9 @@ class Latency:
 
     @property
     def regime(self) -> str:
-        """memory or compute: what a decoding step waits for."""
+        """prefill where prompts take most of the time, else what a decoding step waits for: memory or compute."""
+        if self.prefill_share > 0.5:
+            return "prefill"
         return "compute" if self.streams > self.turning_streams else "memory"
 
     @property
@@ -121,7 +123,7 @@ def latency(
         return None
     work = work_of(model, deployment, layout, stages)
     law = StepLaw(deployment, workload, work, constants)
-    held = _held(workload, layout, num_gpu_blocks, deployment)
+    held, whole = _held(workload, layout, num_gpu_blocks, deployment)
     if held < 1:
         return None
     replicas = deployment.data_parallel_size
@@ -131,7 +133,7 @@ def latency(
         run = _open_loop(law, workload.request_rate / replicas, held)
     else:
         run = _arriving(law, min(held, max(1.0, streams / replicas)))
-    return _result(law, deployment, workload, run)
+    return _result(law, deployment, workload, run, whole)
 
 
 def unknown(gpu: Gpu) -> str:
@@ -223,7 +225,7 @@ def _first(law: StepLaw, first: float, streams: float, tpot: float) -> float:
     return max(first, law.first_floor(), law.served_floor(streams) - tpot * (law.output - 1))
 
 
-def _result(law: StepLaw, deployment: Deployment, workload: Workload, run: _Run) -> Latency:
+def _result(law: StepLaw, deployment: Deployment, workload: Workload, run: _Run, whole: float) -> Latency:
     streams, replicas, floor = run.streams, deployment.data_parallel_size, law.floor(run.streams)
     kind = spread_kind(law.work, deployment.gpu, streams, law.open_loop)
     most = streams * law.output / law.served_floor(streams) * replicas
@@ -246,7 +248,7 @@ def _result(law: StepLaw, deployment: Deployment, workload: Workload, run: _Run)
         turning_streams=law.turning_streams(),
         stable=run.stable,
         kind=kind,
-        assumptions=_assumptions(law, workload, kind),
+        assumptions=_assumptions(law, workload, kind, streams, whole),
     )  # fmt: skip
 
 
@@ -255,17 +257,22 @@ def _ranged(metric: str, kind: str, value: float, least: float = 0.0, most: floa
     return Range(min(max(value, least), most), max(value * low, least), min(max(value * high, least), most))
 
 
-def _held(workload: Workload, layout: KvLayout, blocks: int, deployment: Deployment) -> float:
-    """Requests that run at once: what the pool holds, and no more than max_num_seqs  [requests]."""
+def _held(workload: Workload, layout: KvLayout, blocks: int, deployment: Deployment) -> tuple[float, float]:
+    """Requests that run at once, part grown and of full length: as the pool holds, max_num_seqs at most  [requests]."""
     grown = workload.tokens
     if workload.concurrency is not None or workload.request_rate is not None:
         grown = workload.input_tokens + math.ceil(_HELD_OUTPUT * workload.output_tokens)
-    room = blocks // max(1, layout.blocks_per_request(grown))
-    return float(min(room, deployment.step_seqs))
+    room, whole = (blocks // max(1, layout.blocks_per_request(length)) for length in (grown, workload.tokens))
+    return float(min(room, deployment.step_seqs)), float(min(whole, deployment.step_seqs))
 
 
-def _assumptions(law: StepLaw, workload: Workload, kind: str) -> tuple[str, ...]:
+def _assumptions(law: StepLaw, workload: Workload, kind: str, streams: float, whole: float) -> tuple[str, ...]:
     lines = [f"Speed constants were fitted on {FITTED_ON}; the range is that of the kind “{kind}”."]
+    if streams > whole:
+        lines.append(
+            f"{streams:,.0f} requests run at once where the pool holds {whole:,.0f} of full length: a request has "
+            f"{_HELD_OUTPUT:.0%} of its output in the pool when it is taken to be full."
+        )
     if law.drafted:
         lines.append("Drafting a token is taken to cost one layer and the LM head.")
         if workload.acceptance_rate is None:

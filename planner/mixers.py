@@ -1,6 +1,7 @@
 """How each family mixes tokens: config.json -> the mixers of every layer, in order."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from planner.errors import InputError
 from planner.keys import Keys
@@ -380,7 +381,7 @@ def whisper(keys: Keys) -> Layers:
     heads = keys.count("decoder_attention_heads", "num_attention_heads", "num_heads", "encoder_attention_heads")
     size = keys.count("d_kv", default=max(1, hidden_size(keys) // heads))
     own = Attention(num_attention_heads=heads, num_key_value_heads=heads, head_dim=size, v_head_dim=size)
-    cross = Attention(num_attention_heads=heads, num_key_value_heads=heads, head_dim=size, v_head_dim=size, cross=True)
+    cross = replace(own, cross=True, encoder_tokens=keys.maybe("max_source_positions", least=1) or 0)
     count = num_layers(keys, *DECODER_LAYERS)
     return [(own, cross)] * count
 

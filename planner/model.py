@@ -17,6 +17,7 @@ class Attention:
     attention_chunk_size  chunk a query sees, None for all (Llama 4)  [tokens]
     kv_shared             reads another layer's cache and stores nothing (Gemma 3n)
     cross                 attends to the encoder's output (encoder-decoder)
+    encoder_tokens        that output's length, 0 where the config does not say  [tokens]
     indexer               a second cache by which sparse attention picks its blocks (MiniMax-M3), or None
     """
 
@@ -28,6 +29,7 @@ class Attention:
     attention_chunk_size: int | None = None
     kv_shared: bool = False
     cross: bool = False
+    encoder_tokens: int = 0
     indexer: "Indexer | None" = None
 
 

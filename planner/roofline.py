@@ -84,6 +84,7 @@ class Work:
     head_flops       the LM head, a token  [FLOP]
     head_bytes       the LM head  [bytes]
     spans            attention layers by how far they see
+    encoder_bytes    KV cache of the encoder's output, a sequence  [bytes]
     state_bytes      recurrent state, read and written, a sequence  [bytes]
     message_bytes    hidden state of one token that ranks exchange  [bytes]
     kv_kind          sixteen, eight (attention computes in it) or packed
@@ -102,6 +103,7 @@ class Work:
     head_flops: float
     head_bytes: int
     spans: tuple[Span, ...]
+    encoder_bytes: float
     state_bytes: float
     message_bytes: int
     kv_kind: str
@@ -122,9 +124,13 @@ class Work:
         """Weights that a step of this many tokens reads  [bytes]."""
         return self.dense_bytes + self.expert_bytes * self.visited(tokens)
 
+    def cached_bytes(self, context: float) -> float:
+        """Keys and values that one sequence reads a step at this context  [bytes]."""
+        return self.encoder_bytes + sum(span.bytes_a_token * span.seen(context) for span in self.spans)
+
     def kv_bytes(self, context: float) -> float:
-        """KV cache that one sequence reads a step at this context  [bytes]."""
-        return self.state_bytes + sum(span.bytes_a_token * span.seen(context) for span in self.spans)
+        """The same and its recurrent state  [bytes]."""
+        return self.state_bytes + self.cached_bytes(context)
 
     def attention_flops(self, context: float) -> float:
         """Attention of one decoded token at this context  [FLOP]."""
@@ -209,6 +215,7 @@ def _work(model: ModelSpec, deployment: Deployment, layout: KvLayout, stages: Se
         head_flops=2 * head / ranks,
         head_bytes=stages[-1].head or 2 * head // ranks,
         spans=_spans(model, deployment, layout),
+        encoder_bytes=_encoder_bytes(model, deployment, layout),
         state_bytes=2 * layout.state_bytes_per_seq * deployment.pipeline_parallel_size,
         message_bytes=2 * model.hidden_size,
         kv_kind=_kv_kind(layout, gpu),
@@ -245,6 +252,13 @@ def _kv_kind(layout: KvLayout, gpu: Gpu) -> str:
     return EIGHT if "fp4" in gpu.peak_flops else PACKED
 
 
+def _encoder_bytes(model: ModelSpec, deployment: Deployment, layout: KvLayout) -> float:
+    """What a sequence reads of the encoder's output: its length, not what the pool reserves for it  [bytes]."""
+    length = max((m.encoder_tokens for m in model.mixers if isinstance(m, Attention)), default=0)
+    slot = sum(group.content_bytes / group.block_size for group in layout.groups if group.kind == "cross")
+    return slot * length * deployment.pipeline_parallel_size / deployment.decode_context_parallel_size
+
+
 def _spans(model: ModelSpec, deployment: Deployment, layout: KvLayout) -> tuple[Span, ...]:
     """Attention layers grouped by window. Bytes come from the KV layout, arithmetic from the heads on a rank."""
     context, stages = deployment.decode_context_parallel_size, deployment.pipeline_parallel_size
@@ -257,6 +271,8 @@ def _spans(model: ModelSpec, deployment: Deployment, layout: KvLayout) -> tuple[
             window = sparse if group.kind == "latent" else group.sliding_window
             sizes[window] += group.content_bytes / group.block_size * stages  # type: ignore[assignment]
     for mixer in model.mixers:
+        if isinstance(mixer, Attention) and mixer.cross:
+            continue  # one query over the encoder's output: reading that takes far longer than the arithmetic
         if isinstance(mixer, Attention):
             window = mixer.sliding_window or mixer.attention_chunk_size
             flops = 2 * mixer.num_attention_heads * (mixer.head_dim + mixer.v_head_dim)

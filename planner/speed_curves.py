@@ -123,6 +123,8 @@ def verdict(plan: Plan) -> Verdict:
     turn = "arithmetic never would, with this KV cache"
     if not math.isinf(found.turning_streams):
         turn = f"arithmetic would from {count(found.turning_streams, 'streams')} on"
+    if found.regime == "prefill":
+        turn = f"the arithmetic of prompts takes {share(found.prefill_share)} of the time"
     return Verdict(
         level=Level.BAD if late else Level.GOOD,
         word=f"{found.regime.capitalize()}-bound",

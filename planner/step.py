@@ -49,9 +49,10 @@ class StepParts:
 class StepLaw:
     """One load on one deployment: everything that does not depend on the batch worked out once."""
 
-    __slots__ = ("attention", "chunk", "chunks", "computed", "constants", "context", "drafted", "expert_rate", "fixed",
-                 "gpu", "head", "input", "kv_rate", "launches", "link_rate", "message", "open_loop", "output", "prompt_floor", "read_rate",
-                 "replicas", "sequence", "stages", "sums", "tokens_a_step", "work")  # fmt: skip
+    __slots__ = ("attention", "chunk", "chunks", "computed", "constants", "context", "drafted", "expert_rate",
+                 "fixed", "gpu", "head", "input", "kv_rate", "launches", "link_rate", "message", "open_loop",
+                 "output", "prompt_floor", "read_rate", "replicas", "sequence", "stages", "state_rate", "sums",
+                 "tokens_a_step", "work")  # fmt: skip
 
     def __init__(self, deployment: Deployment, workload: Workload, work: Work, constants: Constants) -> None:
         gpu, c = deployment.gpu, constants
@@ -72,6 +73,7 @@ class StepLaw:
         if work.dense.kind == PACKED:
             self.read_rate = min(self.read_rate, c.unpack_rate)
         self.kv_rate = bandwidth * _constant(c, "read_kv", work.kv_kind)
+        self.state_rate = bandwidth * c.read_kv_sixteen
         reached = _reached(gpu)
         arithmetic = SIXTEEN if work.dense.kind == PACKED else work.dense.kind
         dense = work.dense_flops / (work.dense.flops * reached * _constant(c, "dense", arithmetic))
@@ -103,6 +105,10 @@ class StepLaw:
         work = self.work
         return work.dense_bytes / self.read_rate + work.expert_bytes * work.visited(tokens) / self.expert_rate
 
+    def kv_s(self) -> float:
+        """Reading what one sequence has cached; recurrent state keeps its own dtype, whatever the KV cache's  [s]."""
+        return self.work.cached_bytes(self.context) / self.kv_rate + self.work.state_bytes / self.state_rate
+
     def exchanged_s(self, tokens: float) -> float:
         """All-reduce of this many tokens, but for its start  [s]."""
         return 2 * self.work.layers * tokens * self.work.message_bytes / self.link_rate
@@ -114,7 +120,7 @@ class StepLaw:
         tokens = batch * (1 + self.drafted)
         read = self.weights_s(tokens * self.replicas)
         whole = _smooth_maximum(read, tokens * (self.sums + self.head), c.sharpness)
-        kv = batch * work.kv_bytes(self.context) / self.kv_rate
+        kv = batch * self.kv_s()
         attention = tokens * work.attention_flops(self.context) / self.attention
         fixed = self.fixed + batch * self.sequence
         if self.drafted:  # each drafted token runs one layer more and the LM head
@@ -147,7 +153,7 @@ class StepLaw:
         return max(self.work.weight_bytes(self.computed) / self.gpu.memory_bandwidth, self.prompt_floor)
 
     def served_floor(self, streams: float) -> float:
-        """The least time between as many requests done as are in flight: each prompt's arithmetic and its decoding  [s].
+        """The least time that a request is in flight: the arithmetic of all their prompts, and decoding  [s].
 
         Stages work on different prompts at the same time.
         """
@@ -158,8 +164,7 @@ class StepLaw:
 
         Solves tokens × arithmetic = weights + streams × KV with all experts read.
         """
-        work, tokens = self.work, 1 + self.drafted
-        left = (self.sums + self.head) * tokens - work.kv_bytes(self.context) / self.kv_rate
+        left = (self.sums + self.head) * (1 + self.drafted) - self.kv_s()
         return self.stages * self.weights_s(math.inf) / left if left > 0 else math.inf
 
 

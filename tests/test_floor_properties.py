@@ -36,8 +36,9 @@ deployments = st.builds(
 lengths = st.integers(1, 16_384)
 outputs = lengths | st.integers(1, 4)  # few outputs: prompts are nearly all of the work
 loads = st.builds(
-    Workload, input_tokens=lengths | st.integers(16_384, 131_072), output_tokens=outputs, concurrency=st.none() | st.integers(1, 4096),
-    prefix_hit_ratio=st.floats(0, 0.99), acceptance_rate=st.none() | st.floats(0, 1),
+    Workload, input_tokens=lengths | st.integers(16_384, 131_072), output_tokens=outputs,
+    concurrency=st.none() | st.integers(1, 4096), prefix_hit_ratio=st.floats(0, 0.99),
+    acceptance_rate=st.none() | st.floats(0, 1),
 ) | st.builds(Workload, input_tokens=lengths, output_tokens=outputs, request_rate=st.floats(0.01, 1000))  # fmt: skip
 
 

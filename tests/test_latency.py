@@ -12,6 +12,7 @@ from planner.gpu import gpu_named
 from planner.latency import Latency, unknown
 from planner.plan import Plan, plan
 from planner.roofline import PACKED, times_over_ceiling, work_of
+from planner.speed_curves import verdict
 from planner.workload import Workload
 
 LLAMA = model_named("meta-llama/Meta-Llama-3-8B")
@@ -79,7 +80,7 @@ def test_open_loop_runs_as_many_as_arrive_while_one_is_served() -> None:
 
 @pytest.mark.parametrize("concurrency", [16, None])
 def test_prompts_of_one_output_token_come_no_faster_than_their_arithmetic(concurrency: int | None) -> None:
-    """1,024 tokens × 2 × 6.98e9 FLOP and 32 layers' attention are 14.6 TFLOP: 312 TFLOP/s allow 21.4 prompts a second."""
+    """1,024 tokens × 2 × 6.98e9 FLOP and attention are 14.6 TFLOP: 312 TFLOP/s allow 21.4 prompts a second."""
     found = speed(deployment=A100, load=Workload(input_tokens=1024, output_tokens=1, concurrency=concurrency))
     assert 10 < found.output_tokens_per_s.value < found.output_tokens_per_s.high <= 21.5
     assert found.ttft_s.value == pytest.approx(found.streams / found.output_tokens_per_s.value)
@@ -199,11 +200,46 @@ def test_replicas_share_the_streams() -> None:
 
 def test_arithmetic_binds_above_the_turning_point_only() -> None:
     """Short contexts on a small card: beyond some batch the products take longer than the reading."""
-    short = Workload(input_tokens=1, output_tokens=2, concurrency=1)
+    short = Workload(input_tokens=1, output_tokens=64, concurrency=1)
     found = speed(deployment=Deployment(gpu=gpu_named("H20")), load=short)
     assert found.turning_streams < math.inf
     above = speed(deployment=Deployment(gpu=gpu_named("H20")), load=replace(short, concurrency=1000))
     assert (found.regime, above.regime) == ("memory", "compute")
+
+
+def test_prompts_bind_where_they_take_most_of_the_time() -> None:
+    found = planned(load=Workload(input_tokens=8000, output_tokens=100, concurrency=64))
+    assert found.latency is not None
+    assert found.latency.prefill_share > 0.5
+    assert found.latency.regime == "prefill"
+    said = verdict(found)
+    assert said.word == "Prefill-bound"
+    assert "the arithmetic of prompts takes" in said.reason
+
+
+def test_recurrent_state_is_read_alike_whatever_the_kv_dtype() -> None:
+    """Of a hybrid FP8 halves the few attention layers' bytes and leaves the state: it cannot be slower."""
+    load = Workload(concurrency=16)
+    wide, eight = (speed("nvidia/NVIDIA-Nemotron-Nano-9B-v2", replace(H100, kv_cache_dtype=dtype), load)
+                   for dtype in ("auto", "fp8"))  # fmt: skip
+    assert eight.step.kv < wide.step.kv
+    assert eight.output_tokens_per_s.value > wide.output_tokens_per_s.value
+
+
+def test_a_decoder_reads_its_encoders_output_every_step() -> None:
+    """Whisper large v3: 32 layers × 1,500 encoder tokens × 2 × 20 heads × 64 × 2 bytes are 246 MB a sequence."""
+    found = planned("whisper-large-v3", H100, Workload(input_tokens=4, output_tokens=100, concurrency=8))
+    assert found.layout is not None
+    work = work_of(found.model, found.deployment, found.layout, found.weights)
+    assert work.encoder_bytes == 32 * 1500 * 2 * 20 * 64 * 2
+    assert work.kv_bytes(54) == work.encoder_bytes + 32 * 54 * 2 * 20 * 64 * 2
+
+
+def test_more_than_the_pool_holds_of_full_length_is_explained() -> None:
+    found = planned(load=Workload(concurrency=100_000, input_tokens=1024, output_tokens=1024))
+    assert found.latency is not None
+    assert found.latency.streams > found.streams
+    assert any(f"where the pool holds {found.streams:,} of full length" in line for line in found.latency.assumptions)
 
 
 def test_a_device_that_was_not_measured_has_no_speed() -> None:
