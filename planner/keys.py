@@ -34,7 +34,7 @@ class Keys:
             value = self.config.get(name)
             if isinstance(value, list) and value:
                 value = max((item for item in value if isinstance(item, int)), default=value)
-            if isinstance(value, float) and value == int(value):
+            if isinstance(value, float) and value.is_integer():
                 value = int(value)
             if value is None:
                 continue
