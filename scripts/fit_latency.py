@@ -198,7 +198,7 @@ def by_kind(cases: Iterable[Case]) -> dict[str, list[Case]]:
     kinds: defaultdict[str, list[Case]] = defaultdict(list)
     for case in cases:
         work = work_of(case.model, case.deployment, case.layout, case.stages)
-        kinds[spread_kind(work, case.deployment.gpu, case.streams, case.workload.request_rate is not None)].append(case)
+        kinds[spread_kind(work, case.deployment.gpu, case.streams or 1.0, case.workload.request_rate is not None)].append(case)
     return kinds
 
 
@@ -224,6 +224,9 @@ def cases_in(path: Path) -> list[Case]:
             case = case_of(json.loads(line))
         except (InputError, Refusal) as reason:
             reasons[str(reason)] += 1
+            continue
+        if case.streams is None:
+            reasons["requests in flight are not stated"] += 1
             continue
         if case.predicted() is not None:
             found.append(case)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from planner.errors import InputError, Refusal
 from planner.latency_law import FILE
-from planner.validation.serving import METRICS, case_of, validate
+from planner.validation.serving import METRICS, case_of, model_of, validate
 
 TEXT = gzip.decompress((Path(__file__).parent / "serving" / "rows.jsonl.gz").read_bytes()).decode()
 ROWS: list[dict[str, Any]] = [json.loads(line) for line in TEXT.splitlines()]
@@ -63,7 +64,12 @@ def test_what_was_measured_is_not_an_input() -> None:
 @pytest.mark.parametrize(
     ("change", "named"),
     [({"model": "no/such-model"}, "model"), ({"gpu": "no such GPU"}, "gpu"), ({"input_len": None}, "input_len"),
-     ({"concurrency": 0}, "concurrency"), ({"spec_decode": True}, "spec_decode"), ({"gpu": "cpu"}, "gpu")],
+     ({"concurrency": 0}, "concurrency"), ({"spec_decode": True}, "spec_decode"), ({"gpu": "cpu"}, "gpu"),
+     ({"concurrency": math.nan}, "concurrency"), ({"input_len": math.nan}, "input_len"), ({"tp": math.nan}, "tp"),
+     ({"output_len": math.inf}, "output_len"), ({"ttft_ms": math.nan}, "ttft_ms"), ({"tp": "two"}, "tp"),
+     ({"tp": None, "n_gpus": 4, "dp": 3}, "n_gpus"), ({"weight_dtype": "4bit"}, "'4bit'"),
+     ({"weight_dtype": "q8"}, "'q8'"), ({"weight_dtype": "w4a8"}, "'w4a8'"),
+     ({"weight_dtype": "gguf-q4"}, "'gguf-q4'")],
 )  # fmt: skip
 def test_what_cannot_be_predicted_is_named(change: dict[str, Any], named: str) -> None:
     with pytest.raises(InputError, match=named):
@@ -94,3 +100,60 @@ def test_a_model_that_does_not_fit_is_refused() -> None:
 def test_a_weight_dtype_picks_the_checkpoint(model: str, dtype: str, method: str | None) -> None:
     config = case_of(ROW | {"model": model, "weight_dtype": dtype, "tp": 8, "gpu": "B200"}).model.quantization_config
     assert (config.get("quant_method") or ("modelopt" if "quantization" in config else None)) == method
+
+
+@pytest.mark.parametrize(
+    ("model", "dtype", "shape", "method"),
+    [
+        ("Qwen/Qwen3-32B", "w8a8-fp8", "Qwen/Qwen3-32B-FP8", "fp8"),
+        ("Qwen/Qwen3-32B", "bnb-4bit", "Qwen/Qwen3-32B", "bitsandbytes"),
+        ("openai/gpt-oss-120b", "w4a16_mxfp4", "openai/gpt-oss-120b", "mxfp4"),
+        ("zai-org/GLM-4.6-FP8", "fp8", "zai-org/GLM-4.6", "fp8"),
+        ("nvidia/MiniMax-M2.5-NVFP4", "", "MiniMaxAI/MiniMax-M2.5", "modelopt"),
+        ("TheBloke/Llama-2-70B-AWQ", "", "TheBloke/Llama-2-70B-Chat-AWQ", "awq"),
+    ],
+)
+def test_a_quantised_name_is_its_base_in_that_dtype(model: str, dtype: str, shape: str, method: str) -> None:
+    found = model_of({"model": model, "weight_dtype": dtype})
+    config = found.quantization_config
+    assert found.name == shape
+    assert (config.get("quant_method") or ("modelopt" if "quantization" in config else None)) == method
+
+
+def test_mxfp4_of_a_dense_model_is_its_weights_not_its_experts() -> None:
+    """4 bits and a scale byte for 32: dense matrices shrink to 0.266 of 16 bits."""
+    wide, four = (case_of(ROW | {"weight_dtype": dtype}) for dtype in ("bf16", "w4a16_mxfp4"))
+    assert four.stages[0].dense < 0.4 * wide.stages[0].dense
+
+
+def test_arrivals_alone_are_an_open_loop() -> None:
+    case = case_of(ROW | {"mode": "rate", "concurrency": None, "request_rate": 0.5})
+    made = case.predicted()
+    assert (case.streams, case.workload.request_rate) == (None, 0.5)
+    assert made is not None
+    assert made.output_tokens_per_s.value == 0.5 * case.workload.output_tokens
+
+
+def test_arrivals_beyond_what_is_served_leave_no_time_to_first_token() -> None:
+    found = validate([ROW | {"mode": "rate", "concurrency": None, "request_rate": 1e6}])
+    assert (found["ttft"]["n"], found["output_tokens_per_s"]["n"], found["skipped"]) == (0, 1, [])
+
+
+@pytest.mark.parametrize(
+    ("change", "flag", "value"),
+    [
+        ({"kv_dtype": "bf16"}, "kv_cache_dtype", "auto"),
+        ({"kv_dtype": "FP16"}, "kv_cache_dtype", "auto"),
+        ({"kv_dtype": "nan"}, "kv_cache_dtype", "auto"),
+        ({"kv_dtype": math.nan}, "kv_cache_dtype", "auto"),
+        ({"kv_dtype": "fp8"}, "kv_cache_dtype", "fp8"),
+        ({"tp": None, "n_gpus": 4}, "tensor_parallel_size", 4),
+        ({"tp": None, "n_gpus": 4, "dp": 2}, "tensor_parallel_size", 2),
+        ({"engine_version": "vllm 0.9.1"}, "vllm_version", "0.9.1"),
+        ({"engine_version": "v0.15.x"}, "vllm_version", "0.15"),
+        ({"spec_decode": "false"}, "num_speculative_tokens", 0),
+    ],
+)
+def test_flags_are_read_however_they_are_written(change: dict[str, Any], flag: str, value: object) -> None:
+    row = {key: what for key, what in ROW.items() if key not in ("n_gpus", "dp", "pp")}
+    assert getattr(case_of(row | change).deployment, flag) == value

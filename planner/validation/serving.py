@@ -4,14 +4,13 @@ A row states model, device, parallelism, weight dtype, lengths and the requests 
 mode, limits, true mean lengths) is read too. Nothing that was measured goes in but the requests in flight.
 """
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass
 from typing import Any
 
-from planner.catalog.models import model_named, models
 from planner.deployment import LATEST, Deployment
 from planner.errors import InputError, Refusal
 from planner.gpu import Gpu, gpu_named
@@ -21,6 +20,7 @@ from planner.latency_law import CONSTANTS, Constants
 from planner.memory import memory_budget
 from planner.model import ModelSpec
 from planner.validation import error_summary
+from planner.validation.checkpoint import model_in
 from planner.weights import Weights, stage_weights
 from planner.workload import Workload
 
@@ -31,22 +31,10 @@ METRICS = ("tpot", "output_tokens_per_s", "ttft")
 # their times to first token say, most alike over seven models (BLIS, 2026-02).
 _SHARED_PROMPTS, _SHARED = ("prefix caching may hit", "inference-sim/"), 0.5
 _MEASURED = {"tpot": ("tpot_ms", 1e-3), "output_tokens_per_s": ("output_tok_s", 1.0), "ttft": ("ttft_ms", 1e-3)}
-# Words of a row's weight dtype -> words that checkpoints of that dtype have in their names, and a recipe where the
-# catalog has no such checkpoint of the model. Experts in NVFP4 leave attention as it was (NVIDIA's, 2026).
-_NVFP4_EXPERTS = {
-    "producer": {"name": "modelopt"},
-    "quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "group_size": 16,
-                     "exclude_modules": ["lm_head", "*self_attn*", "*mlp.gate", "*shared_experts*"]},
-}  # fmt: skip
-_DTYPES: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
-    (r"^fp8|float8|e4m3", r"fp8", {"quant_method": "fp8", "activation_scheme": "dynamic"}),
-    (r"^(nv|mx)?fp4", r"fp4", _NVFP4_EXPERTS),
-    (r"awq", r"awq", {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}),
-    (r"int4|w4a16|gptq", r"gptq-int4|w4a16|int4", {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True}),
-    (r"int8|w8a8", r"w8a8", {"quant_method": "compressed-tensors", "format": "int-quantized", "config_groups": {
-        "0": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "strategy": "channel"},
-              "input_activations": {"num_bits": 8, "type": "int", "strategy": "token"}}}, "ignore": ["lm_head"]}),
-)  # fmt: skip
+_COUNTS = ("tp", "pp", "dp", "ep", "n_gpus")
+_NUMBERS = (*_COUNTS, "input_len", "output_len", "concurrency", "request_rate", "tpot_ms", "output_tok_s", "ttft_ms")
+_NO = ("", "false", "no", "none", "off", "0", "nan")
+_AUTO = ("", "auto", "none", "nan", "bf16", "fp16", "float16", "bfloat16")  # a KV cache in the model's own dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +48,7 @@ class Case:
     layout      its KV cache
     stages      its weights
     blocks      in the KV pool of one replica  [blocks]
-    streams     requests in flight, mean  [requests]
+    streams     requests in flight, mean; None where only their arrivals were stated  [requests]
     """
 
     row: Row
@@ -70,7 +58,7 @@ class Case:
     layout: KvLayout
     stages: tuple[Weights, ...]
     blocks: int
-    streams: float
+    streams: float | None
 
     def predicted(self, constants: Constants = CONSTANTS) -> Latency | None:
         """The planner's answer."""
@@ -89,7 +77,10 @@ def case_of(row: Row) -> Case:
 
     Raises InputError for what the planner does not know or the row does not say, Refusal for what cannot have run.
     """
-    if row.get("spec_decode"):
+    for key in _NUMBERS:
+        if isinstance(row.get(key), float) and not math.isfinite(row[key]):
+            raise InputError(key, row[key], "a finite number")
+    if str(row.get("spec_decode") or "").strip().lower() not in _NO:
         raise InputError("spec_decode", True, "rows that state how many drafted tokens were accepted")
     gpu = gpu_named(str(row.get("gpu")))
     if unknown(gpu):
@@ -108,48 +99,25 @@ def case_of(row: Row) -> Case:
 
 
 def model_of(row: Row) -> ModelSpec:
-    """The catalog's model in the row's weight dtype: as it is published, or else its nearest recipe."""
-    model, words = model_named(str(row.get("model"))), str(row.get("weight_dtype") or "").lower()
-    for pattern, name, recipe in _DTYPES:
-        if re.search(pattern, words):
-            if re.search(name, _own_dtype(model)):
-                return model
-            published = next((each for each in _checkpoints(model.name) if re.search(name, each.lower())), None)
-            return model_named(published) if published else replace(model, quantization_config=recipe)
-    return model
-
-
-def _own_dtype(model: ModelSpec) -> str:
-    """The dtype a checkpoint comes in, as a word of its config.
-
-    >>> _own_dtype(model_named("openai/gpt-oss-120b")), _own_dtype(model_named("moonshotai/Kimi-K2.5"))
-    ('mxfp4', 'int4')
-    """
-    config = str(dict(model.quantization_config)).lower()
-    if "'num_bits': 4" in config or "'bits': 4" in config:
-        return "awq" if "awq" in config else "int4"
-    return next((word for word in ("mxfp4", "nvfp4", "fp8", "w8a8") if word in config), "")
-
-
-@cache
-def _checkpoints(name: str) -> tuple[str, ...]:
-    """Every checkpoint of the shape that this one has."""
-    return next((known.checkpoints for known in models() if name in known.checkpoints), ())
+    """The catalog's model in the row's weight dtype."""
+    return model_in(str(row.get("model")), str(row.get("weight_dtype") or ""))
 
 
 def deployment_of(row: Row, gpu: Gpu) -> Deployment:
     """Flags of the row and of its notes; what neither says is left to the release's defaults."""
     notes = str(row.get("notes") or "")
-    version = re.match(r"v?\d+\.\d+(\.\d+)?", str(row.get("engine_version") or ""))
+    version = re.search(r"(?<![\d.])(?!0\.1\.dev)\d+\.\d+(\.\d+)?", str(row.get("engine_version") or ""))
     seqs = re.search(r"max[-_]num[-_]seqs=(\w+)", notes)
     batched = re.search(r"max[-_]num[-_]batched[-_]tokens=(\d+)", notes)
+    counts = {key: _whole(row, key) for key in _COUNTS}
+    pipeline, replicas = counts["pp"] or 1, counts["dp"] or 1
     return Deployment(
         gpu=gpu,
         vllm_version=version[0] if version else LATEST,
-        tensor_parallel_size=int(row.get("tp") or 1),
-        pipeline_parallel_size=int(row.get("pp") or 1),
-        data_parallel_size=int(row.get("dp") or 1),
-        enable_expert_parallel=int(row.get("ep") or 1) > 1,
+        tensor_parallel_size=counts["tp"] or _ranks(counts["n_gpus"] or pipeline * replicas, pipeline * replicas),
+        pipeline_parallel_size=pipeline,
+        data_parallel_size=replicas,
+        enable_expert_parallel=(counts["ep"] or 1) > 1,
         kv_cache_dtype=_kv_cache_dtype(row, gpu),
         gpu_memory_utilization=0.9,
         max_num_seqs=int(seqs[1]) if seqs and seqs[1].isdigit() else None,
@@ -158,30 +126,49 @@ def deployment_of(row: Row, gpu: Gpu) -> Deployment:
     )
 
 
+def _whole(row: Row, key: str) -> int | None:
+    """A count of the row; None where it states none (or 0). Raises InputError for what is no whole number."""
+    value = row.get(key)
+    if not value:
+        return None
+    if isinstance(value, bool) or not re.fullmatch(r"\d+(\.0*)?", str(value)):
+        raise InputError(key, value, "a whole number")
+    return int(float(value))
+
+
+def _ranks(gpus: int, taken: int) -> int:
+    """Tensor ranks, where only the GPUs were stated: all that pipeline stages and replicas leave  [GPUs]."""
+    if gpus % taken:
+        raise InputError("n_gpus", gpus, f"a multiple of the {taken} GPUs that stages and replicas take, or tp")
+    return gpus // taken
+
+
 def _kv_cache_dtype(row: Row, gpu: Gpu) -> str:
     """The row's; InferenceX's launch scripts pass fp8 on Blackwell (github.com/SemiAnalysisAI/InferenceX, 2026-11)."""
-    if row.get("kv_dtype"):
-        return str(row["kv_dtype"])
+    stated = str(row.get("kv_dtype") or "").strip().lower()
+    if stated:
+        return "auto" if stated in _AUTO else stated
     return "fp8" if "InferenceX" in str(row.get("source")) and gpu.architecture.startswith("blackwell") else "auto"
 
 
-def workload_of(row: Row) -> tuple[Workload, float]:
+def workload_of(row: Row) -> tuple[Workload, float | None]:
     """Mean lengths, and the requests in flight: asked for, or where requests arrived at random, as they were.
 
-    Raises InputError where the row lacks one of them.
+    None in flight where a row states only its arrivals. Raises InputError where the row lacks one of them.
     """
     scaled = re.search(r"mean lengths (0?\.\d+)x", str(row.get("notes")))
     share = float(scaled[1]) if scaled else 1.0
-    for key in ("input_len", "output_len", "concurrency"):
+    rate, told = row.get("request_rate"), f"{row.get('notes')} {row.get('source')}"
+    alone = row.get("concurrency") is None and rate is not None
+    for key in ("input_len", "output_len", "request_rate" if alone else "concurrency"):
         if not isinstance(row.get(key), int | float) or row[key] <= 0:
             raise InputError(key, row.get(key), "a number above 0")
-    streams, output = float(row["concurrency"]), max(1, round(row["output_len"] * share))
-    arrives, told = row.get("mode") == "rate", f"{row.get('notes')} {row.get('source')}"
+    streams, arrives = None if alone else float(row["concurrency"]), alone or row.get("mode") == "rate"
     workload = Workload(
         input_tokens=max(1, round(row["input_len"] * share)),
-        output_tokens=output,
-        concurrency=None if arrives else max(1, round(streams)),
-        request_rate=float(row.get("request_rate") or 1.0) if arrives else None,
+        output_tokens=max(1, round(row["output_len"] * share)),
+        concurrency=None if arrives or streams is None else max(1, round(streams)),
+        request_rate=float(rate or 1.0) if arrives else None,
         prefix_hit_ratio=_SHARED if any(words in told for words in _SHARED_PROMPTS) else 0.0,
     )
     return workload, streams
@@ -221,7 +208,7 @@ def _one(found: tuple[tuple[Case, Latency], ...], metric: str) -> dict[str, Any]
     pairs = [(range_of(made, metric), case.measured(metric)) for case, made in found]
     ratios, inside = [], 0
     for predicted, measured in pairs:
-        if measured:
+        if measured and math.isfinite(predicted.value):  # a queue that grows without end has no time to first token
             ratios.append(predicted.value / measured)
             inside += predicted.low <= measured <= predicted.high
     return {**error_summary(ratios), "range_coverage": round(inside / len(ratios), 4) if ratios else None}

@@ -39,7 +39,7 @@ _RELEASED = {
 
 # Words of a checkpoint's name or of --quantization -> the recipe of the catalog that such checkpoints follow.
 _RECIPES = (
-    ("nvfp4", "modelopt-nvfp4"),
+    ("(nv)?fp4", "modelopt-nvfp4"),
     ("w8a8", "ct-w8a8"),
     ("fp8", "fp8-static"),
     ("gptq", "gptq"),
@@ -47,7 +47,9 @@ _RECIPES = (
     ("auto_?round|int4|inc", "gptq"),
 )
 _QUANTIZED_NAME = re.compile(
-    r"[-_ ]*\b(fp8(-dynamic)?|nvfp4|int4|int6|awq|gptq|auto_?round|mixed|w4a16|w8a8|bnb|4bit|unsloth|resharded)\b", re.I
+    r"[-_ ]*\b(fp8(-dynamic)?|(nv)?fp4(-v\d)?|int4|int6|awq|gptq|auto_?round|mixed|w4a16|w8a8|bnb|4bit|unsloth|"
+    r"resharded)\b",
+    re.I,
 )
 
 
