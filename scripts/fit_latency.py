@@ -198,7 +198,8 @@ def by_kind(cases: Iterable[Case]) -> dict[str, list[Case]]:
     kinds: defaultdict[str, list[Case]] = defaultdict(list)
     for case in cases:
         work = work_of(case.model, case.deployment, case.layout, case.stages)
-        kinds[spread_kind(work, case.deployment.gpu, case.streams or 1.0, case.workload.request_rate is not None)].append(case)
+        open_loop = case.workload.request_rate is not None
+        kinds[spread_kind(work, case.deployment.gpu, case.streams or 1.0, open_loop)].append(case)
     return kinds
 
 
