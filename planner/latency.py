@@ -26,7 +26,7 @@ from planner.step import USUAL_ACCEPTANCE, StepLaw, StepParts
 from planner.weights import Weights
 from planner.workload import Workload
 
-MANY_STREAMS = 128  # beyond what most measurements had: a kind of its own
+MANY_STREAMS = 128  # beyond what most measurements had: a kind of its own, wholly so from twice as many on
 _HELD_OUTPUT = 0.75  # share of its output a request has in the pool on average when the engine starts to preempt
 _ROUNDS, _CLOSE = 30, 1e-3  # halvings at most, and how close is close, in an open loop
 _MOST_BUSY = 0.9  # share of time in prefill up to which the queueing formula is used  [ratio]
@@ -232,10 +232,10 @@ def _result(law: StepLaw, deployment: Deployment, workload: Workload, run: _Run,
     rate = run.tokens_per_s * replicas
     others = _unread(law, streams) * run.prefill
     step = run.step
-    spread = _ranged("output_tokens_per_s", kind, rate, most=most)
+    spread = _ranged("output_tokens_per_s", law, run, rate, most=most)
     return Latency(
-        ttft_s=_ranged("ttft", kind, run.ttft, least=law.first_floor()),
-        tpot_s=_ranged("tpot", kind, run.tpot, least=floor),
+        ttft_s=_ranged("ttft", law, run, run.ttft, least=law.first_floor()),
+        tpot_s=_ranged("tpot", law, run, run.tpot, least=floor),
         output_tokens_per_s=Range(rate, rate, rate) if run.given else spread,
         floor_tpot_s=floor,
         step=StepParts(weights=step.weights, compute=step.compute, kv=step.kv, all_reduce=step.all_reduce,
@@ -252,8 +252,12 @@ def _result(law: StepLaw, deployment: Deployment, workload: Workload, run: _Run,
     )  # fmt: skip
 
 
-def _ranged(metric: str, kind: str, value: float, least: float = 0.0, most: float = math.inf) -> Range:
-    low, high = SPREAD[metric][kind]
+def _ranged(metric: str, law: StepLaw, run: _Run, value: float, least: float = 0.0, most: float = math.inf) -> Range:
+    """The value in the range of its kind; from MANY_STREAMS to the next measured number, twice that, one kind's factors
+    turn into the other's."""
+    few, many = (SPREAD[metric][spread_kind(law.work, law.gpu, streams, law.open_loop)] for streams in (1, run.streams))
+    share = min(1.0, math.log2(max(1.0, run.streams / MANY_STREAMS)))
+    low, high = (one ** (1 - share) * other**share for one, other in zip(few, many, strict=True))
     return Range(min(max(value, least), most), max(value * low, least), min(max(value * high, least), most))
 
 

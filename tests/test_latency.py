@@ -255,6 +255,14 @@ def test_an_unseen_device_has_a_wider_range() -> None:
     assert unseen.high / unseen.low > seen.high / seen.low
 
 
+def test_one_more_stream_does_not_widen_a_range_at_once() -> None:
+    """Measurements had 128 streams, then 256: between them one kind's range turns into the other's."""
+    ttft = [speed(load=Workload(input_tokens=64, output_tokens=64, concurrency=streams)).ttft_s
+            for streams in (128, 129, 256)]  # fmt: skip
+    width = [each.high / each.value for each in ttft]
+    assert width[0] < width[1] < 1.05 * width[0] < width[2]
+
+
 def test_an_acceptance_rate_is_a_ratio() -> None:
     with pytest.raises(InputError, match="acceptance_rate"):
         Workload(acceptance_rate=1.5)
