@@ -54,6 +54,10 @@ def test_total_is_what_torch_prints_and_not_the_marketing_size(name: str, total:
         ("NVIDIA GeForce RTX 4090", "RTX 4090"),
         ("V100-PCIe-16/32GB", "V100-PCIe-32GB"),
         ("gb200", "GB200 (per GPU)"),
+        ("H20-SXM", "H20"),
+        ("H20-96GB", "H20"),
+        ("H100-PCIe-80GB", "H100-PCIe"),
+        ("B200-180GB", "B200"),
         ("CPU", "cpu"),
     ],
 )
