@@ -17,7 +17,7 @@ def encoder_weights(model: ModelSpec, cut: Cut = WHOLE) -> Iterator[Weight]:
     """
     wrapper = Keys(model.wrapper)
     vision = wrapper.part("vision_config")
-    for name in (wrapper.get("model_type"), vision.get("model_type"), model.model_type):
+    for name in _model_types(model, wrapper, vision):
         if name in TOWERS:
             yield from TOWERS[name](wrapper, vision, model.hidden_size, cut)
             return
@@ -28,7 +28,12 @@ def encoder_known(model: ModelSpec) -> bool:
     wrapper = Keys(model.wrapper)
     vision = wrapper.part("vision_config")
     has = any(name in wrapper for name in ("vision_config", "audio_config", "encoder_config", "speech_config"))
-    return not has or any(n in TOWERS for n in (wrapper.get("model_type"), vision.get("model_type"), model.model_type))
+    return not has or any(name in TOWERS for name in _model_types(model, wrapper, vision))
+
+
+def _model_types(model: ModelSpec, wrapper: Keys, vision: Keys) -> list[str]:
+    """What the wrapper, its vision part and the text model call themselves."""
+    return [name for name in (wrapper.word("model_type"), vision.word("model_type"), model.model_type) if name]
 
 
 def _matrix(outputs: int, inputs: int, bias: bool = False) -> Weight:

@@ -46,7 +46,7 @@ FAMILIES: Mapping[str, Family] = {
         "hyperclovax", "plamo3", "nanbeige", "step1", "step3_text", "deepseek", "glm4_moe", "bailing_moe",
         "bailing_moe_v2", "ernie4_5_moe", "ernie4_5_moe_vl", "hy_v3", "olmoe",
         "flex_olmo", "minimax_m2", "dots1", "solar_open", "PanguProMoE", "param2moe", "sarvam_moe", "grok-1",
-        "arctic", "youtu", "pangu_embedded", "teleflm", "cohere_moe", "glm_ocr_text", "ministral",
+        "arctic", "pangu_embedded", "teleflm", "cohere_moe", "glm_ocr_text", "ministral",
     ), PLAIN),
     "mistral": Family(mixers=lambda keys: mixers.uniform(keys, default_window=4096)),
     **dict.fromkeys(("qwen2", "qwen2_moe", "qwen3", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text",
@@ -88,7 +88,7 @@ FAMILIES: Mapping[str, Family] = {
     **dict.fromkeys(("nemotron-nas", "deci"), Family(mixers=mixers.nas, mlps=mlps.nas)),
     # Latent and sparse attention.
     **dict.fromkeys(("deepseek_v2", "deepseek_v3", "deepseek_v32", "deepseek_vl_v2", "kimi_k2", "glm4_moe_lite",
-                     "glm_moe_dsa", "axk1", "pangu_ultra_moe", "sarvam_mla"), _MLA),
+                     "glm_moe_dsa", "axk1", "pangu_ultra_moe", "sarvam_mla", "youtu", "youtu_llm"), _MLA),
     "longcat_flash": Family(mixers=mixers.longcat, mlps=mlps.longcat),
     "minicpm3": Family(mixers=mixers.minicpm3, tied=True),
     "deepseek_v4": Family(mixers=mixers.deepseek_v4),
@@ -116,8 +116,8 @@ FAMILIES: Mapping[str, Family] = {
 }  # fmt: skip
 
 _TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config", "language_model_config")
-_LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length",
-            "max_target_positions", "max_sequence_length", "max_seq_length", "seq_len")  # fmt: skip
+LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length",
+           "max_target_positions", "max_sequence_length", "max_seq_length", "seq_len")  # fmt: skip
 _DTYPES = {"float16": "float16", "half": "float16", "bfloat16": "bfloat16", "float32": "bfloat16", "float": "bfloat16"}
 
 
@@ -141,7 +141,7 @@ def _json_object(file: Path) -> dict[str, Any]:
         value = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(str(file), type(error).__name__, "a readable config.json, or a folder with one") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(str(file), f"no JSON ({error})", "a JSON object as published with the model") from error
     if not isinstance(value, dict):
         raise InputError(str(file), type(value).__name__, "a JSON object as published with the model")
@@ -151,12 +151,14 @@ def _json_object(file: Path) -> dict[str, Any]:
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The language model's part of a multimodal wrapper, or the config itself.
 
+    Raises InputError where such a part is there but no object.
+
     >>> text_config({"thinker_config": {"text_config": {"model_type": "qwen2"}}})
     {'model_type': 'qwen2'}
     """
     for name in _TEXT_PARTS:
-        inner = config.get(name)
-        if isinstance(inner, Mapping) and inner:
+        inner = Keys(config).part(name).config
+        if inner:
             return text_config(inner)
     return config
 
@@ -167,10 +169,10 @@ def max_model_len(wrapper: Mapping[str, Any], text: Keys) -> int:
     Source: vllm/config/model.py, _get_and_verify_max_len: YaRN, LongRoPE and Llama 3 scaling leave the published
     length as it is, and so does Gemma 3; 2,048 where no key is there.
     """
-    lengths = [length for name in _LONGEST if (length := text.maybe(name, least=1))]
+    lengths = [length for name in LENGTHS if (length := text.maybe(name, least=1))]
     longest = text.maybe("model_max_length", least=1) or min(lengths, default=2048)
-    rope = text.get("rope_scaling", "rope_parameters", default={})
-    kind = rope.get("rope_type") or rope.get("type") if isinstance(rope, Mapping) else None
+    rope = (text.part("rope_scaling") if "rope_scaling" in text else text.part("rope_parameters")).config
+    kind = rope.get("rope_type") or rope.get("type")
     if kind in ("linear", "dynamic") and "gemma3" not in str(wrapper.get("model_type")):
         factor = rope.get("factor")
         if isinstance(factor, int | float) and not isinstance(factor, bool) and 0 < factor < 1e6:
@@ -204,10 +206,13 @@ def model_spec(config: Mapping[str, Any], name: str = "") -> ModelSpec:
         raise InputError("config", type(config).__name__, "a JSON object as published with the model")
     text = Keys(text_config(config))
     architectures = Keys(config).names("architectures") or text.names("architectures") or ["unknown"]
-    model_type = str(text.get("model_type") or config.get("model_type") or "unknown")
+    wrapper = Keys(config)
+    own_type = wrapper.word("model_type")
+    model_type = text.word("model_type") or own_type or "unknown"
     family = FAMILIES.get(model_type)
     assumptions = [] if family else [
-        f"No reader for model_type {model_type!r}: taken as a plain decoder with attention in every layer."
+        f"No reader for model_type {model_type!r}: taken as a plain decoder with attention in every layer; "
+        f"vLLM may not serve {architectures[0]}."
     ]  # fmt: skip
     family = family or (_MLA if "kv_lora_rank" in text else PLAIN)
     dtype = weight_dtype(config, text)
@@ -215,7 +220,6 @@ def model_spec(config: Mapping[str, Any], name: str = "") -> ModelSpec:
         assumptions.append("No dtype in config.json: weights taken as bfloat16.")
     mixers_of, mlps_of = family.mixers(text), family.mlps(text)
     tied = config.get("tie_word_embeddings", text.config.get("tie_word_embeddings"))
-    wrapper = Keys(config)
     quantization = wrapper.part("quantization_config").config or wrapper.part("compression_config").config
     return ModelSpec(
         name=name or str(config.get("_name_or_path") or ""),

@@ -1,5 +1,6 @@
 """Keys: a config.json read key by key; what is missing or malformed is named."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -55,9 +56,16 @@ class Keys:
     def number(self, name: str, default: float) -> float:
         """A number, integer or not."""
         value = self.get(name, default=default)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise InputError(name, value, "a number")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise InputError(name, value, "a finite number")
         return value
+
+    def word(self, name: str) -> str | None:
+        """A string, or None where it is missing or empty."""
+        value = self.config.get(name)
+        if value is not None and not isinstance(value, str):
+            raise InputError(name, value, "a string")
+        return value or None
 
     def part(self, name: str) -> "Keys":
         """A nested object, empty where it is missing."""

@@ -1,5 +1,6 @@
 """How each family transforms a token: config.json -> the feed-forward part of every layer, in order."""
 
+from planner.errors import InputError
 from planner.keys import Keys
 from planner.mixers import DECODER_LAYERS, hidden_size, num_layers
 from planner.model import Mlp, Moe
@@ -82,7 +83,10 @@ def usual(keys: Keys, gated: bool = True) -> Parts:
     moe = experts(keys, gated)
     widths = keys.get("intermediate_size")
     if isinstance(widths, list):
-        return [Mlp(intermediate_size=width, gated=gated) for width in keys.numbers("intermediate_size", count) or []]
+        each = keys.numbers("intermediate_size", count)
+        if each is None or min(each) < 1:
+            raise InputError("intermediate_size", widths, f"{count} positive integers, one for each layer")
+        return [Mlp(intermediate_size=width, gated=gated) for width in each]
     if moe is None:
         return [dense(keys, gated)] * count
     flags = sparse_layers(keys, count)

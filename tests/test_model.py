@@ -96,6 +96,14 @@ def test_deepseek_v3_latents_and_experts() -> None:
                                       shared_intermediate_size=2048)  # fmt: skip
 
 
+def test_youtu_is_latent() -> None:
+    """vLLM 0.32 serves it by Transformers' class and caches latents wherever kv_lora_rank is there (use_mla)."""
+    model = spec(model_type="youtu", num_key_value_heads=32, kv_lora_rank=512, q_lora_rank=1536, qk_nope_head_dim=128,
+                 qk_rope_head_dim=64, v_head_dim=128)  # fmt: skip
+    assert all(isinstance(mixer, MLA) for mixer in model.mixers)
+    assert model.assumptions == ()
+
+
 def test_indexers_shared_between_layers() -> None:
     """max(i − 2 + 1, 0) mod 4 ≠ 0 reuses an earlier choice (vLLM 0.32 models/deepseek_v32/attention.py)."""
     model = spec(model_type="glm_moe_dsa", num_hidden_layers=10, kv_lora_rank=512, index_topk=2048, index_n_heads=32,
@@ -134,6 +142,7 @@ def test_lengths_follow_vllm() -> None:
 def test_an_unknown_family_says_what_was_assumed() -> None:
     model = spec(model_type="brand_new")
     assert "brand_new" in model.assumptions[0]
+    assert "vLLM may not serve LlamaForCausalLM" in model.assumptions[0]
     assert model.mixers == spec().mixers
 
 
@@ -146,6 +155,13 @@ def test_an_unknown_family_says_what_was_assumed() -> None:
         ({"num_hidden_layers": 0}, "num_hidden_layers"),
         ({"layer_types": ["full_attention"]}, "layer_types"),
         ({"vocab_size": True}, "vocab_size"),
+        ({"num_hidden_layers": float("nan")}, "num_hidden_layers"),
+        ({"hidden_size": float("inf")}, "hidden_size"),
+        ({"intermediate_size": []}, "intermediate_size"),
+        ({"intermediate_size": [0] * 32}, "intermediate_size"),
+        ({"model_type": []}, "model_type"),
+        ({"text_config": [1]}, "text_config"),
+        ({"rope_scaling": "x"}, "rope_scaling"),
         ({"model_type": "nemotron_h", "hybrid_override_pattern": "MX"}, "hybrid_override_pattern"),
     ],
 )
@@ -162,7 +178,7 @@ def test_a_folder_a_file_and_modelopt_beside(tmp_path: Path) -> None:
     assert read_config(tmp_path)["quantization_config"]["quantization"]["quant_algo"] == "FP8"
 
 
-@pytest.mark.parametrize("text", [None, "no json", "[]", b"\xff\xfe"])
+@pytest.mark.parametrize("text", [None, "no json", "[]", b"\xff\xfe", "[" * 200_000])
 def test_an_unreadable_config_names_its_path(tmp_path: Path, text: str | bytes | None) -> None:
     file = tmp_path / "config.json"
     if text is not None:
