@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from math import gcd
 from typing import Any, NamedTuple
 
 from planner.errors import InputError
+from planner.module_names import Names, canonical, compiled, spellings
 
 ITEMSIZE = {"float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e8m0fnu": 1,
             "uint8": 1, "int8": 1, "int64": 8}  # fmt: skip
@@ -122,7 +122,7 @@ def recipe(config: Mapping[str, Any]) -> Recipe:
         return UNQUANTIZED
     if isinstance(config.get("quantization"), Mapping):
         config = {"quant_method": "modelopt", **config["quantization"]}
-    method = str(config.get("quant_method") or ("modelopt" if "quant_algo" in config else "")).replace("_", "-").lower()
+    method = method_of(config)
     reader = _READERS.get(method)
     if reader is None:
         note = f"Quantisation method {method or config!r} is not known: weights taken as unquantised."
@@ -130,78 +130,75 @@ def recipe(config: Mapping[str, Any]) -> Recipe:
     return Recipe(method, reader(config))
 
 
-class Names:
-    """A list of module names as checkpoints write them: exact, by prefix, wildcard (`*`) or regular expression (`re:`).
+def method_of(config: Mapping[str, Any]) -> str:
+    """The method's name in lower case and with hyphens; empty where the config states none.
 
-    >>> names = Names(["lm_head", "re:.*self_attn.*", "model.layers.0.mlp*"])
-    >>> [n in names for n in ("lm_head", "model.layers.3.self_attn.q_proj", "model.layers.0.mlp.up_proj", "model.x")]
-    [True, True, True, False]
+    >>> method_of({"quant_method": "fbgemm_fp8"}), method_of({"quant_algo": "NVFP4"}), method_of({})
+    ('fbgemm-fp8', 'modelopt', '')
     """
-
-    def __init__(self, entries: Sequence[str] | None, anywhere: bool = False) -> None:
-        entries = [canonical(str(entry)) for entry in entries or ()]
-        self.exact = frozenset(e for e in entries if not e.startswith("re:") and "*" not in e)
-        self.wild = tuple(e for e in entries if not e.startswith("re:") and "*" in e)
-        self.patterns = tuple(_pattern(e[3:]) for e in entries if e.startswith("re:"))
-        self.anywhere = anywhere
-
-    def __contains__(self, name: str) -> bool:
-        names = spellings(name)
-        if any(prefix in self.exact for spelling in names for prefix in _prefixes(spelling)):
-            return True
-        if self.anywhere and any(entry in spelling for entry in self.exact for spelling in names):
-            return True
-        if any(fnmatchcase(n, entry) or fnmatchcase(n, entry + ".*") for entry in self.wild for n in names):
-            return True
-        return any(pattern.match(spelling) for pattern in self.patterns for spelling in names)
+    method = config.get("quant_method")
+    if method is not None and not isinstance(method, str):
+        raise InputError("quantization_config.quant_method", method, "a string")
+    modelopt = "quant_algo" in config or isinstance(config.get("quantization"), Mapping)
+    return (method or ("modelopt" if modelopt else "")).replace("_", "-").lower()
 
 
-def _prefixes(name: str) -> list[str]:
-    parts = name.split(".")
-    return [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
+def gptq_reorders(config: Mapping[str, Any]) -> bool:
+    """Whether a GPTQ checkpoint orders its inputs by activation within groups, in all modules or in some.
 
-
-def _pattern(text: str) -> re.Pattern[str]:
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise InputError("quantization_config.ignore", text, "a regular expression") from error
-
-
-def canonical(name: str) -> str:
-    """The name of a text module without what a multimodal wrapper puts before it.
-
-    >>> canonical("model.language_model.layers.0.mlp"), canonical("backbone.layers.1.mixer")
-    ('model.layers.0.mlp', 'model.layers.1.mixer')
+    >>> gptq_reorders({"desc_act": True, "group_size": -1}), gptq_reorders({"desc_act": True, "group_size": 128})
+    (False, True)
     """
-    return re.sub(r"^(re:)?(model\.language_model\.|language_model\.model\.|backbone\.|model\.text_model\.)",
-                  r"\1model.", name)  # fmt: skip
+    base = {"desc_act": config.get("desc_act"), "group_size": config.get("group_size")}
+    changes = [change for sign, change in _object(config, "dynamic").items() if not sign.startswith("-:")]
+    every = [base, *(base | dict(change) for change in changes if isinstance(change, Mapping))]
+    return any(each["desc_act"] and each["group_size"] != -1 for each in every)
 
 
-def spellings(name: str) -> tuple[str, ...]:
-    """The ways checkpoints may write a module's full name.
-
-    >>> spellings("visual.blocks.0.attn.qkv")[1]
-    'model.visual.blocks.0.attn.qkv'
-    """
-    if name.startswith("visual."):
-        inner = name.removeprefix("visual.")
-        return tuple(f"{before}{tower}.{inner}" for tower in _TOWERS for before in ("", "model."))
-    inner = name.removeprefix("model.")
-    return (name, f"model.language_model.{inner}", f"language_model.model.{inner}", f"backbone.{inner}")
+def _integer(config: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    """An integer from -1 on, which stands for "all"; raises InputError for anything else that is there, also null."""
+    value = config.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int) or value < -1:
+        raise InputError(f"quantization_config.{name}", value, "an integer, -1 for all")
+    return value
 
 
-_TOWERS = ("visual", "vision_tower", "vision_model", "vision_encoder", "multi_modal_projector", "mm_projector")
+def _stated(config: Mapping[str, Any], name: str, default: int) -> int:
+    """The integer, or the default where it is missing, null or zero."""
+    return _integer(config, name) if config.get(name) else default
+
+
+def _object(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A nested object, empty where it is missing or null."""
+    value = config.get(name)
+    if value is not None and not isinstance(value, Mapping):
+        raise InputError(f"quantization_config.{name}", value, "an object")
+    return value or {}
+
+
+def _objects(config: Mapping[str, Any], name: str) -> Mapping[str, Mapping[str, Any]]:
+    """A nested object whose values are objects."""
+    found = _object(config, name)
+    for key, value in found.items():
+        if not isinstance(value, Mapping):
+            raise InputError(f"quantization_config.{name}.{key}", value, "an object")
+    return found
+
+
+def _block(config: Mapping[str, Any], name: str) -> tuple[int, int]:
+    """Rows and columns of one scale."""
+    match config[name]:
+        case [int(rows), int(columns)] if min(rows, columns) > 0:
+            return rows, columns
+    raise InputError(name, config[name], "two positive integers")
 
 
 def _fp8(config: Mapping[str, Any]) -> Choice:
     skip = Names(config.get("ignored_layers") or config.get("modules_to_not_convert"))
-    block = config.get("weight_block_size")
     scheme = FP8_STATIC if config.get("activation_scheme") == "static" else FP8
-    if block:
-        if not isinstance(block, list) or len(block) != 2:
-            raise InputError("weight_block_size", block, "two positive integers")
-        scheme = FP8_BLOCK._replace(rows=block[0], columns=block[1])
+    if config.get("weight_block_size"):
+        rows, columns = _block(config, "weight_block_size")
+        scheme = FP8_BLOCK._replace(rows=rows, columns=columns)
     experts = {"fp4": MXFP4}.get(str(config.get("expert_dtype")), scheme)
     if str(config.get("block_scale_dtype")) == "e8m0":
         scheme = scheme._replace(scale="float8_e8m0fnu")
@@ -215,14 +212,15 @@ def _fbgemm(config: Mapping[str, Any]) -> Choice:
 
 def _awq(config: Mapping[str, Any]) -> Choice:
     skip = Names(config.get("modules_to_not_convert"), anywhere=True)
-    scheme = packed(_bits(config), int(config.get("group_size", config.get("q_group_size", 128))), zeros=True)
+    group = _integer(config, "group_size" if "group_size" in config else "q_group_size", 128)
+    scheme = packed(_bits(config), group, zeros=True)
     return lambda name, kind: None if kind == "head" or name in skip else scheme
 
 
 def _gptq(config: Mapping[str, Any]) -> Choice:
-    bits, group = _bits(config), int(config.get("group_size", 128))
-    indices = bool(config.get("desc_act"))
-    dynamic = [(sign[:1], _pattern(sign[2:]), change) for sign, change in (config.get("dynamic") or {}).items()]
+    bits, group = _bits(config), _integer(config, "group_size", 128)
+    indices = gptq_reorders(config)
+    dynamic = [(sign[:1], compiled(sign[2:]), change) for sign, change in _objects(config, "dynamic").items()]
     head = bool(config.get("lm_head"))
 
     def choose(name: str, kind: str) -> Scheme | None:
@@ -231,7 +229,7 @@ def _gptq(config: Mapping[str, Any]) -> Choice:
             if any(pattern.match(spelling) for spelling in spellings(name)):
                 if sign == "-":
                     return None
-                own, size = int(change.get("bits", own)), int(change.get("group_size", size))
+                own, size = _integer(change, "bits", own), _integer(change, "group_size", size)
         return None if kind == "head" and not head else packed(own, size, zeros=True, indices=indices)
 
     return choose
@@ -239,10 +237,10 @@ def _gptq(config: Mapping[str, Any]) -> Choice:
 
 def _auto_round(config: Mapping[str, Any]) -> Choice:
     """Intel AutoRound / INC: one width for all, another or none for the modules in extra_config."""
-    bits, group = _bits(config), int(config.get("group_size", 128))
-    own = config.get("extra_config") or {}
+    bits, group = _bits(config), _integer(config, "group_size", 128)
+    own = _objects(config, "extra_config")
     exact = {canonical(name): change for name, change in own.items()}
-    patterns = [(_pattern(name), change) for name, change in own.items() if re.search(r"[\\*\[(]", name)]
+    patterns = [(compiled(name), change) for name, change in own.items() if re.search(r"[\\*\[(]", name)]
     blocks = config.get("block_name_to_quantize") or config.get("to_quant_block_names")
     blocks = blocks.split(",") if isinstance(blocks, str) else [str(block) for block in blocks or ()]
     within = [canonical(block.strip()) for block in blocks]
@@ -253,8 +251,8 @@ def _auto_round(config: Mapping[str, Any]) -> Choice:
         by_pattern = (change for pattern, change in patterns if any(map(pattern.search, spellings(name))))
         change = exact.get(name) or next(by_pattern, no_change)
         outside = bool(within) and not any(name.startswith(block) for block in within)
-        width = int(change.get("bits", 16 if kind == "head" or outside else bits))
-        return packed(width, int(change.get("group_size", group)), zeros=True) if width < 16 else None
+        width = _integer(change, "bits", 16 if kind == "head" or outside else bits)
+        return packed(width, _integer(change, "group_size", group), zeros=True) if width < 16 else None
 
     return choose
 
@@ -274,10 +272,15 @@ def _modelopt(config: Mapping[str, Any]) -> Choice:
     skip = Names(config.get("exclude_modules") or config.get("ignore"))
     algorithm = str(config.get("quant_algo") or "").upper()
     if algorithm == "MIXED_PRECISION":
-        layers = {canonical(name): entry for name, entry in (config.get("quantized_layers") or {}).items()}
+        layers = {canonical(name): entry for name, entry in _objects(config, "quantized_layers").items()}
         return _mixed(layers, skip)
-    scheme = _algorithm(algorithm, config.get("group_size"))
+    scheme = _algorithm(algorithm, config)
     return lambda name, kind: None if kind == "head" or name in skip else scheme
+
+
+def _mxfp8(config: Mapping[str, Any]) -> Choice:
+    """MiniMax's name for ModelOpt's MXFP8."""
+    return _modelopt({"quant_algo": "MXFP8", "ignore": config.get("ignored_layers")})
 
 
 def _mixed(layers: Mapping[str, Mapping[str, Any]], skip: Names) -> Choice:
@@ -290,26 +293,27 @@ def _mixed(layers: Mapping[str, Mapping[str, Any]], skip: Names) -> Choice:
             entry = next((layers[leaf] for leaf in first if leaf in layers), None)
         if entry is None or name in skip:
             return None
-        return _algorithm(str(entry.get("quant_algo") or "").upper(), entry.get("group_size"))
+        return _algorithm(str(entry.get("quant_algo") or "").upper(), entry)
 
     return choose
 
 
-def _algorithm(name: str, group: Any) -> Scheme:
+def _algorithm(name: str, config: Mapping[str, Any]) -> Scheme:
     if name in QUANTIZED:
         scheme = QUANTIZED[name]
-        return scheme._replace(columns=int(group)) if group and scheme.columns not in (0, 128) else scheme
+        group = _stated(config, "group_size", 0)
+        return scheme._replace(columns=group) if group > 0 and scheme.columns not in (0, 128) else scheme
     raise InputError("quant_algo", name, f"one of {', '.join(sorted(QUANTIZED))} or MIXED_PRECISION")
 
 
 def _compressed_tensors(config: Mapping[str, Any]) -> Choice:
     skip = Names(config.get("ignore"))
     groups = []
-    for group in (config.get("config_groups") or {}).values():
-        if not isinstance(group, Mapping):
-            raise InputError("config_groups", group, "an object for each group")
+    for group in _objects(config, "config_groups").values():
         form = str(group.get("format") or config.get("format") or "")
-        targets = [str(target) for target in group.get("targets") or ["Linear"]]
+        targets = group.get("targets") or ["Linear"]
+        if not isinstance(targets, list) or not all(isinstance(target, str) for target in targets):
+            raise InputError("quantization_config.targets", targets, "a list of names")
         names = Names([t for t in targets if "." in t or t.startswith("re:") or t == "lm_head"])
         groups.append((set(targets), names, _tensor_scheme(group, form)))
 
@@ -328,10 +332,10 @@ def _compressed_tensors(config: Mapping[str, Any]) -> Choice:
 
 def _tensor_scheme(group: Mapping[str, Any], form: str) -> Scheme | None:
     """The scheme of one config group: by number type, bits and strategy of its weights."""
-    weights = group.get("weights") or {}
-    bits, strategy = int(weights.get("num_bits") or 16), str(weights.get("strategy") or "tensor")
-    size = int(weights.get("group_size") or 0)
-    activations = group.get("input_activations") or {}
+    weights, activations = _object(group, "weights"), _object(group, "input_activations")
+    bits = _stated(weights, "num_bits", 16)
+    size = _stated(weights, "group_size", 0)
+    strategy = str(weights.get("strategy") or "tensor")
     static = 1 if activations and not activations.get("dynamic", True) else 0
     if bits >= 16:
         return None
@@ -341,8 +345,8 @@ def _tensor_scheme(group: Mapping[str, Any], form: str) -> Scheme | None:
         if "mxfp8" in form or (strategy == "group" and size == 32):
             return MXFP8
         if strategy == "block":
-            rows, columns = weights.get("block_structure") or (128, 128)
-            return FP8_BLOCK._replace(rows=int(rows), columns=int(columns))
+            rows, columns = _block(weights, "block_structure") if weights.get("block_structure") else (128, 128)
+            return FP8_BLOCK._replace(rows=rows, columns=columns)
         return (FP8_CHANNEL if strategy == "channel" else FP8)._replace(
             scalars=static + (0 if strategy == "channel" else 1))  # fmt: skip
     if "pack" in form or bits < 8:
@@ -356,12 +360,13 @@ def _tensor_scheme(group: Mapping[str, Any], form: str) -> Scheme | None:
 def _quark(config: Mapping[str, Any]) -> Choice:
     """AMD Quark: one global scheme, by the number type of its weights, and modules left out."""
     skip = Names(config.get("exclude"))
-    found_weights = (config.get("global_quant_config") or {}).get("weight") or {}
-    weights: Mapping[str, Any] = found_weights[0] if isinstance(found_weights, list) else found_weights
+    whole = _object(config, "global_quant_config")
+    first = whole["weight"][0] if isinstance(whole.get("weight"), list) and whole["weight"] else whole.get("weight")
+    weights = _object({"global_quant_config.weight": first}, "global_quant_config.weight")
     kind_of = str(weights.get("dtype") or "")
     channel = "channel" in str(weights.get("qscheme"))
     found = {"fp8_e4m3": FP8_CHANNEL if channel else FP8_STATIC, "int8": INT8_CHANNEL, "fp4": MXFP4, "mxfp4": MXFP4,
-             "int4": packed(4, int(weights.get("group_size") or 128), zeros=True)}.get(kind_of)  # fmt: skip
+             "int4": packed(4, _stated(weights, "group_size", 128), zeros=True)}.get(kind_of)  # fmt: skip
     if found is None:
         raise InputError("global_quant_config.weight.dtype", kind_of, "fp8_e4m3, int8, int4 or fp4")
     return lambda name, kind: None if kind == "head" or name in skip else found
@@ -370,14 +375,14 @@ def _quark(config: Mapping[str, Any]) -> Choice:
 def _bits(config: Mapping[str, Any]) -> int:
     bits = config.get("bits", config.get("w_bit", 4))
     if isinstance(bits, bool) or not isinstance(bits, int) or not 1 <= bits <= 16:
-        raise InputError("quantization_config.bits", bits, "an integer from 2 to 8")
+        raise InputError("quantization_config.bits", bits, "an integer from 1 to 16")
     return bits
 
 
 _READERS: Mapping[str, Callable[[Mapping[str, Any]], Choice]] = {
-    "fp8": _fp8, "deepseek-v4-fp8": _fp8, "fbgemm-fp8": _fbgemm, "awq": _awq, "awq-marlin": _awq, "gptq": _gptq,
-    "gptq-marlin": _gptq, "auto-round": _auto_round, "inc": _auto_round, "bitsandbytes": _bitsandbytes,
-    "mxfp4": _mxfp4, "gpt-oss-mxfp4": _mxfp4, "modelopt": _modelopt, "modelopt-fp4": _modelopt,
-    "modelopt-mixed": _modelopt, "modelopt-mxfp8": _modelopt, "compressed-tensors": _compressed_tensors,
-    "quark": _quark,
+    "fp8": _fp8, "deepseek-v4-fp8": _fp8, "fbgemm-fp8": _fbgemm, "awq": _awq, "auto-awq": _awq, "awq-marlin": _awq,
+    "gptq": _gptq, "auto-gptq": _gptq, "gptq-marlin": _gptq, "auto-round": _auto_round, "inc": _auto_round,
+    "bitsandbytes": _bitsandbytes, "mxfp4": _mxfp4, "gpt-oss-mxfp4": _mxfp4, "mxfp8": _mxfp8, "modelopt": _modelopt,
+    "modelopt-fp4": _modelopt, "modelopt-mixed": _modelopt, "modelopt-mxfp8": _modelopt,
+    "compressed-tensors": _compressed_tensors, "quark": _quark,
 }  # fmt: skip

@@ -3,7 +3,8 @@
 import pytest
 
 from planner.errors import InputError
-from planner.quantization import FP8_BLOCK, INT8_CHANNEL, MXFP4, NVFP4, Names, packed, recipe
+from planner.module_names import Names
+from planner.quantization import FP8_BLOCK, INT8_CHANNEL, MXFP4, NVFP4, packed, recipe
 
 QUERY, EXPERTS = "model.layers.3.self_attn.q_proj", "model.layers.3.mlp.experts"
 
@@ -51,6 +52,8 @@ def test_expert_blocks_shrink_to_fit() -> None:
     ({"quant_method": "gptq", "bits": 4, "dynamic": {r"-:.*self_attn": {}}}, QUERY, "linear", None),
     ({"quant_method": "gptq", "bits": 4, "dynamic": {r"+:.*self_attn": {"bits": 8}}}, QUERY, "linear", 8),
     ({"quant_method": "bitsandbytes", "load_in_4bit": True}, QUERY, "linear", 4),
+    ({"quant_method": "mxfp8", "ignored_layers": ["model.layers.3.self_attn"]}, QUERY, "linear", None),
+    ({"quant_method": "mxfp8"}, QUERY, "linear", 8),
     ({"quant_method": "mxfp4"}, QUERY, "linear", None),
     ({"quant_method": "mxfp4"}, EXPERTS, "experts", 4),
     ({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["*self_attn*"]}, QUERY, "linear", None),
@@ -93,7 +96,17 @@ def test_an_unknown_method_says_so() -> None:
 @pytest.mark.parametrize("config", [
     {"quant_method": "gptq", "bits": "four"},
     {"quant_method": "fp8", "weight_block_size": 128},
+    {"quant_method": "fp8", "weight_block_size": ["a", 0]},
     {"quant_method": "modelopt", "quant_algo": "FP5"},
+    {"quant_method": "gptq", "bits": 4, "group_size": None},
+    {"quant_method": "gptq", "bits": 4, "dynamic": ["+:.*"]},
+    {"quant_method": "auto-round", "bits": 4, "extra_config": {"lm_head": 16}},
+    {"quant_method": ["fp8"]},
+    {"quant_method": "fp8", "ignored_layers": "lm_head"},
+    {"quant_method": "compressed-tensors", "config_groups": [1]},
+    {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"targets": 1}}},
+    {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": [1]}}},
+    {"quant_method": "quark", "global_quant_config": {"weight": []}},
     {"quant_method": "compressed-tensors", "config_groups": {}, "ignore": ["re:("]},
 ])  # fmt: skip
 def test_malformed(config: dict) -> None:
