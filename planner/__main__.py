@@ -31,6 +31,7 @@ from planner.weights import parameters, stage_weights
 from planner.workload import Slo, Workload
 
 _KV_DEVICE = "H100-SXM"  # `kv` lays out for this device unless told otherwise: the layout depends on it
+_MOST_GIB = 1_000_000  # beyond any device
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -181,7 +182,7 @@ def _plan(options: argparse.Namespace) -> None:
 def _kv(options: argparse.Namespace) -> None:
     deployment = _made(Deployment, options, gpu=_own(options).gpu_named(options.gpu))
     model = model_from(options.model)
-    available = None if options.available_kv_gib is None else int(options.available_kv_gib * GIB)
+    available = None if options.available_kv_gib is None else _bytes(options.available_kv_gib)
     report = {
         **kv_report(model, deployment, available),
         "weight_bytes_per_rank": stage_weights(model, deployment)[0].total,
@@ -190,6 +191,13 @@ def _kv(options: argparse.Namespace) -> None:
     _show(
         options, report, (f"{key:<26} {value}" for key, value in report.items() if key not in ("groups", "assumptions"))
     )
+
+
+def _bytes(gib: float) -> int:
+    """--available-kv-gib in bytes. Raises InputError for what is no amount of memory."""
+    if not 0 <= gib <= _MOST_GIB:
+        raise InputError("--available-kv-gib", gib, f"a number of GiB from 0 to {_MOST_GIB:,}")
+    return int(gib * GIB)
 
 
 def _article(options: argparse.Namespace) -> None:

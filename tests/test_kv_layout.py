@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from planner.__main__ import main
 from planner.deployment import Deployment
 from planner.errors import Refusal
 from planner.families import model_spec
@@ -146,11 +147,20 @@ def test_block_size_follows_the_latent_kernels() -> None:
         ("h100", {"block_size": 24}, {}, "multiple of 16"),
         ("h100", {}, {"architectures": ["MPTForCausalLM"]}, r"0\.28\.0"),
         ("h100", {}, {"architectures": ["BartForConditionalGeneration"]}, "bart-plugin"),
+        ("h100", {}, {"architectures": ["Nemotron3_5AsrForRNNT"]}, "nemotron-asr-plugin"),
+        ("h100", {}, {"architectures": ["CodeGenForCausalLM"], "model_type": "codegen"}, "not served"),
+        ("h100", {}, {"architectures": ["FireRedLIDForConditionalGeneration"]}, r"0\.28\.0"),
+        ("h100", {}, {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}, "bitsandbytes"),
+        ("h100", {}, {"quantization_config": {"quant_method": "hqq"}}, "hqq"),
+        ("h100", {}, {"quantization_config": {"quant_method": "fbgemm_fp8"}}, "allow-deprecated-quantization"),
+        ("h100", {}, {"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128,
+                                              "desc_act": True}}, "desc_act"),
+        ("h100", {"max_model_len": 8193}, {}, "8,192 tokens, the longest"),
         ("h100", {"pipeline_parallel_size": 40}, {}, "stages"),
         ("h100", {"tensor_parallel_size": 8, "decode_context_parallel_size": 2}, {}, "replicas"),
         ("cpu", {"kv_cache_dtype": "nvfp4"}, {}, "CPU"),
     ],
-)
+)  # fmt: skip
 def test_what_vllm_refuses(gpu: str, deploy: dict[str, Any], changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(Refusal, match=reason):
         layout(gpu, deploy, **changes)
@@ -158,6 +168,46 @@ def test_what_vllm_refuses(gpu: str, deploy: dict[str, Any], changes: dict[str, 
 
 def test_an_architecture_that_left_is_served_by_its_last_release() -> None:
     assert layout(deploy={"vllm_version": "0.28.0"}, architectures=["MPTForCausalLM"]).block_size == 16
+
+
+@pytest.mark.parametrize("name", ["Dots1ForCausalLM", "PersimmonForCausalLM", "ErnieForTokenClassification"])
+def test_what_left_and_starts_by_transformers(name: str) -> None:
+    """vLLM 0.32's ModelConfig resolves these to Transformers' own classes."""
+    assert layout(architectures=[name]).bytes_per_token == 131_072
+
+
+@pytest.mark.parametrize("method", [
+    {"quant_method": "bitsandbytes", "load_in_4bit": True},
+    {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": True},
+])  # fmt: skip
+def test_older_releases_take_what_0_32_refuses(method: dict[str, Any]) -> None:
+    assert layout(deploy={"vllm_version": "0.31.0"}, quantization_config=method).bytes_per_token == 131_072
+
+
+def test_gptq_in_one_group_has_no_order_to_refuse() -> None:
+    config = {"quant_method": "gptq", "bits": 4, "group_size": -1, "desc_act": True}
+    assert layout(quantization_config=config).bytes_per_token == 131_072
+
+
+def test_a_longer_request_than_the_model_is_refused_whatever_was_laid_out_before() -> None:
+    one, gpu = model(), gpu_named("h100")
+    assert kv_layout(one, Deployment(gpu=gpu, max_model_len=8192)).max_model_len == 8192
+    with pytest.raises(Refusal, match="VLLM_ALLOW_LONG_MAX_MODEL_LEN"):
+        kv_layout(one, Deployment(gpu=gpu, max_model_len=99_999_999))
+    silent = model(max_position_embeddings=None)  # then vLLM takes any length
+    assert kv_layout(silent, Deployment(gpu=gpu, max_model_len=32_768)).groups
+
+
+@pytest.mark.parametrize(("more", "words"), [({}, "has no auto_map"), ({"auto_map": {}}, "which auto_map names")])
+def test_a_type_of_its_own_code_needs_trust(more: dict[str, Any], words: str) -> None:
+    notes = layout(architectures=["OrionForCausalLM"], model_type="orion", **more).assumptions
+    assert any("--trust-remote-code" in note and words in note for note in notes)
+
+
+@pytest.mark.parametrize("gib", ["nan", "1e300", "-1"])
+def test_no_amount_of_memory(gib: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kv", "llama-3-8b", "--available-kv-gib", gib]) == 2
+    assert capsys.readouterr().err.startswith("planner: --available-kv-gib")
 
 
 def test_the_longest_request_leaves_the_null_block_free() -> None:
