@@ -1,6 +1,7 @@
 """The dashboard: its pages, the frame around them, and what is done once when the server starts and stops."""
 
 import gc
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -30,6 +31,8 @@ def pages() -> list[st.Page]:
 @asynccontextmanager
 async def lifespan(_: st.App) -> AsyncIterator[dict[str, object]]:
     """Claims the pages before the first deep link, then takes what is loaded out of the garbage collector's rounds."""
+    # Streamlit warns of every call outside a visitor's session; this one is meant.
+    logging.getLogger("streamlit.runtime.scriptrunner_utils.script_run_context").setLevel(logging.ERROR)
     st.navigation(pages())
     _inputs.warm()
     gc.collect()

@@ -39,7 +39,7 @@ from planner.workload import Workload
 
 PORT = 8191
 STREAMS = (1, 4, 16)
-INPUT, OUTPUT, ROUNDS = 128, 128, 3  # [tokens], [tokens], requests of each stream
+INPUT, OUTPUT, ROUNDS = 128, 64, 2  # [tokens], [tokens], requests of each stream
 # Read by both sides: the plan's deployment and the server's flags.
 FLAGS: dict[str, Any] = {
     "enforce_eager": True,

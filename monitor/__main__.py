@@ -11,12 +11,15 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from monitor import reading, report
+from monitor.exposition import has_samples
 from monitor.scrape import TIMEOUT, engine_version, scrape
 from monitor.snapshot import Snapshot
 from monitor.window import Window, window
 from planner.errors import InputError
+from planner.units import finite
 
 
 class _UnreadableError(Exception):
@@ -25,36 +28,54 @@ class _UnreadableError(Exception):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; 0 when it could be answered, 2 when not, with one line on stderr."""
-    options = _parser().parse_args(arguments)
-    command: Callable[[argparse.Namespace], None] = options.command
     try:
+        options = _parser().parse_args(arguments)
+        command: Callable[[argparse.Namespace], None] = options.command
         command(options)
     except (_UnreadableError, InputError) as error:
         print(f"monitor: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:
         sys.stderr.close()
+    except OSError as error:
+        print(f"monitor: {error}", file=sys.stderr)
+        return 2
     return 0
 
 
+class _Parser(argparse.ArgumentParser):
+    """Usage errors in one line, like all others."""
+
+    def error(self, message: str) -> NoReturn:
+        raise _UnreadableError(message)
+
+
+def _duration(text: str) -> float:
+    """A number of seconds, above 0 and no more than a day."""
+    seconds = float(text)
+    if not 0 < seconds <= 86_400:
+        raise argparse.ArgumentTypeError(f"found {text}, accepted: seconds above 0, at most 86400")
+    return seconds
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m monitor", description="What a running vLLM server says.")
+    parser = _Parser(prog="python -m monitor", description="What a running vLLM server says.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     live = commands.add_parser("snapshot", help="read a server's metrics once, or twice for rates")
     live.add_argument("url", help="http://host:8000, with or without /metrics")
     live.add_argument(
-        "--seconds", type=float, metavar="S", help="read again after S seconds and show what happened between"
+        "--seconds", type=_duration, metavar="S", help="read again after S seconds and show what happened between"
     )
     live.add_argument(
-        "--timeout", type=float, default=TIMEOUT, metavar="S", help="wait at most S seconds (default %(default)s)"
+        "--timeout", type=_duration, default=TIMEOUT, metavar="S", help="wait at most S seconds (default %(default)s)"
     )
     live.set_defaults(command=_snapshot)
 
     files = commands.add_parser("read", help="the same from saved pages")
     files.add_argument("file", type=Path, help="a saved /metrics page")
     files.add_argument("later", type=Path, nargs="?", help="a page of the same server, saved later")
-    files.add_argument("--seconds", type=float, metavar="S", help="how much later")
+    files.add_argument("--seconds", type=_duration, metavar="S", help="how much later")
     files.set_defaults(command=_read)
 
     held = commands.add_parser("compare", help="a plan held against a running server")
@@ -62,13 +83,13 @@ def _parser() -> argparse.ArgumentParser:
     held.add_argument("url", help="http://host:8000, with or without /metrics")
     held.add_argument(
         "--seconds",
-        type=float,
+        type=_duration,
         default=5.0,
         metavar="S",
         help="between the two pages rates are taken from (%(default)s)",
     )
     held.add_argument(
-        "--timeout", type=float, default=TIMEOUT, metavar="S", help="wait at most S seconds (%(default)s)"
+        "--timeout", type=_duration, default=TIMEOUT, metavar="S", help="wait at most S seconds (%(default)s)"
     )
     held.set_defaults(command=_compare)
 
@@ -78,8 +99,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _snapshot(options: argparse.Namespace) -> None:
-    if options.seconds is not None and not options.seconds > 0:
-        raise InputError("--seconds", options.seconds, "a time above 0")
     version = engine_version(options.url)
     first = _scraped(options, version)
     if options.seconds is None:
@@ -94,8 +113,6 @@ def _compare(options: argparse.Namespace) -> None:
     from planner.record import from_json
 
     made = from_json(_json(options.plan))
-    if not options.seconds > 0:
-        raise InputError("--seconds", options.seconds, "a time above 0")
     version = engine_version(options.url)
     first = _scraped(options, version)
     time.sleep(options.seconds)
@@ -104,7 +121,7 @@ def _compare(options: argparse.Namespace) -> None:
         raise _UnreadableError(f"{options.url}: no engine to compare: {' '.join(spanned.after.notes) or 'none named'}")
     found = [compare.compare(made, engine) for engine in spanned.engines]
     if options.json:
-        print(json.dumps({"engines": [compare.as_json(each) for each in found]}))
+        print(json.dumps(finite({"engines": [compare.as_json(each) for each in found]})))
     else:
         print("\n\n".join(compare.as_text(each) for each in found))
 
@@ -138,13 +155,16 @@ def _read(options: argparse.Namespace) -> None:
 
 def _saved(path: Path) -> Snapshot:
     try:
-        return reading.read(path.read_text(encoding="utf-8", errors="replace"))
+        text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise _UnreadableError(f"{path}: {error.strerror}") from error
+    if not has_samples(text):
+        raise _UnreadableError(f"{path}: no line of it is a metric")
+    return reading.read(text)
 
 
 def _show(options: argparse.Namespace, found: Snapshot, spanned: Window | None = None) -> None:
-    print(json.dumps(report.as_json(found, spanned)) if options.json else report.as_text(found, spanned))
+    print(json.dumps(finite(report.as_json(found, spanned))) if options.json else report.as_text(found, spanned))
 
 
 if __name__ == "__main__":

@@ -49,6 +49,14 @@ def cause_of_capacity(made: Plan, engine: EngineSnapshot, quantity: str, actual:
     return "more memory was left than planned: a larger device, smaller activations, or another checkpoint."
 
 
+def cause_of_token_bytes(made: Plan, engine: EngineSnapshot) -> str:
+    """Why a token takes other bytes than planned: the KV dtype, or it is not the model that was planned."""
+    if engine.kv_cache_dtype != made.deployment.kv_cache_dtype:
+        return f"KV dtype: planned {made.deployment.kv_cache_dtype}, the server runs {engine.kv_cache_dtype}."
+    served = engine.model_name or "another"
+    return f"another model: planned {made.model.name}, the server serves {served}, whose tokens take other bytes."
+
+
 def settings(planned: Deployment, engine: EngineSnapshot) -> Iterator[tuple[str, Deployment]]:
     """Each setting the server reports that is not the plan's: in words, and the deployment with it."""
     dtype = engine.kv_cache_dtype
@@ -69,7 +77,8 @@ def settings(planned: Deployment, engine: EngineSnapshot) -> Iterator[tuple[str,
         yield text, replace(planned, gpu_memory_utilization=utilization)
     block = engine.block_size
     if block and block != planned.block_size:
-        yield f"block size: the server runs {block}.", replace(planned, block_size=block)
+        asked = "" if planned.block_size is None else f"planned {planned.block_size}, "
+        yield f"block size: {asked}the server runs {block}.", replace(planned, block_size=block)
     length = max_model_len(engine)
     if length and length != planned.max_model_len:
         text = f"--max-model-len: the server accepts {length:,} tokens."

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from monitor import metrics
-from monitor.causes import cause_of_capacity
+from monitor.causes import cause_of_capacity, cause_of_token_bytes
 from monitor.snapshot import EngineSnapshot
 from monitor.window import EngineWindow
 from planner.errors import InputError
@@ -67,7 +67,7 @@ class Comparison:
 
     engine      its data-parallel index, None where the server has no such label
     model_name  as served
-    deviations  capacity first, then usage, then speed
+    deviations  layout first, then capacity, usage and speed
     context     what the comparison rests on
     """
 
@@ -104,7 +104,7 @@ def compare(made: Plan, seen: EngineWindow | EngineSnapshot) -> Comparison:
     return Comparison(
         engine=engine.engine,
         model_name=engine.model_name,
-        deviations=(*_capacity(made, engine), *_layout(made, engine), _usage(made, engine), *_speed(made, window)),
+        deviations=(*_layout(made, engine), *_capacity(made, engine), _usage(made, engine), *_speed(made, window)),
         context=f"plan: {made.inputs}{span}",
     )
 
@@ -138,13 +138,17 @@ def as_text(found: Comparison) -> str:
     """One engine's comparison for a terminal."""
     lines = [f"engine {found.engine or '-'}  {found.verdict}"]
     for each in found.deviations:
-        planned = "-" if each.planned is None else f"{each.planned.value:,.5g}"
-        actual = "-" if each.actual is None else f"{each.actual:,.5g}"
+        planned = "-" if each.planned is None else _number(each.planned.value)
+        actual = "-" if each.actual is None else _number(each.actual)
         ratio = "" if each.ratio is None else share(each.ratio)
         lines.append(
             f"  {each.quantity:<22} {planned:>12} {actual:>12} {each.unit:<9} {ratio:>8}  {each.cause or each.note}"
         )
     return "\n".join(lines)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.4g}"
 
 
 def _capacity(made: Plan, engine: EngineSnapshot) -> Iterator[Deviation]:
@@ -180,7 +184,7 @@ def _layout(made: Plan, engine: EngineSnapshot) -> Iterator[Deviation]:
         actual=pool / tokens if pool and tokens else None,
         note=note,
     )
-    yield found.because(f"KV dtype: planned {made.deployment.kv_cache_dtype}, the server runs {engine.kv_cache_dtype}.")
+    yield found.because(cause_of_token_bytes(made, engine))
 
 
 def _usage(made: Plan, engine: EngineSnapshot) -> Deviation:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from math import isinf, isnan
+from math import isfinite, isinf, isnan
 
 from monitor import metrics
 from monitor.exposition import Page, Sample, parse
@@ -262,8 +262,8 @@ def _configured(metric: Metric, text: str) -> Value | _Reason:
 
 
 def _histogram(parts: Mapping[str, float]) -> Value | _Reason:
-    if any(isnan(number) for number in parts.values()):
-        return _Reason(f"{REJECTED}the server says NaN")
+    if not all(isfinite(number) for number in parts.values()):
+        return _Reason(f"{REJECTED}the server says NaN or infinity")
     try:
         buckets = {float(bound): count for bound, count in parts.items() if bound not in ("sum", "count")}
     except ValueError:

@@ -25,6 +25,8 @@ _MORE = (
     "data_parallel_size", "enable_expert_parallel", "enforce_eager", "enable_prefix_caching",
     "kv_cache_memory_bytes", "num_gpu_blocks_override", "kv_offloading_size", "num_speculative_tokens",
 )  # fmt: skip
+_EMPTY = {"concurrency": "as many as fit", "request_rate": "none", "usd_per_gpu_hour": "median of quotes",
+          "ttft_s": "none", "tpot_s": "none"}  # fmt: skip
 _LOAD = ("input_tokens", "output_tokens", "concurrency", "request_rate", "prefix_hit_ratio")
 
 
@@ -94,7 +96,13 @@ def _number(name: str, kind: type, default: float | None, meaning: str) -> None:
         else {"min_value": 0.0, "step": 0.01, "format": "%g"}
     )
     st.number_input(
-        name, value=default, key=name, bind="query-params", help=meaning, placeholder="the engine's own", **limits
+        name,
+        value=default,
+        key=name,
+        bind="query-params",
+        help=meaning,
+        placeholder=_EMPTY.get(name, "the engine's own"),
+        **limits,
     )
 
 

@@ -24,9 +24,9 @@ from planner.kv_layout import kv_report
 from planner.measurement import INTERPRETER, measured
 from planner.plan import plan
 from planner.price import prices
-from planner.record import finite, to_json
+from planner.record import to_json
 from planner.report import lines
-from planner.units import GIB
+from planner.units import GIB, finite
 from planner.weights import parameters, stage_weights
 from planner.workload import Slo, Workload
 
@@ -45,6 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except BrokenPipeError:
         sys.stderr.close()
+    except OSError as error:
+        print(f"planner: {error}", file=sys.stderr)
+        return 2
     return 0
 
 

@@ -5,11 +5,12 @@ import shlex
 from dataclasses import dataclass, fields
 from functools import cache
 
-from planner.errors import InputError
+from planner.errors import InputError, whole_number
 from planner.gpu import Gpu
 from planner.units import GIB
 
 LATEST = "0.32.0"
+LARGEST_GIB = 1_000_000  # a petabyte: more is a typing error
 
 
 @cache
@@ -82,17 +83,21 @@ class Deployment:
         version_tuple(self.vllm_version)
         for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size",
                      "decode_context_parallel_size", "block_size", "max_model_len", "max_num_seqs",
-                     "max_num_batched_tokens", "num_gpu_blocks_override", "kv_cache_memory_bytes"):  # fmt: skip
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise InputError(name, value, "an integer of at least 1")
+                     "max_num_batched_tokens", "num_gpu_blocks_override"):  # fmt: skip
+            whole_number(name, getattr(self, name))
+        whole_number("kv_cache_memory_bytes", self.kv_cache_memory_bytes, most=2**50)
+        whole_number("num_speculative_tokens", self.num_speculative_tokens, least=0)
         utilization = self.gpu_memory_utilization
         if utilization is not None and not 0 < utilization <= 1:
             raise InputError("gpu_memory_utilization", utilization, "a ratio above 0 and at most 1")
         for name in ("cpu_kvcache_space", "kv_offloading_size"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise InputError(name, value, "a number of GiB above 0")
+            if value is not None and not 0 < value <= LARGEST_GIB:
+                raise InputError(name, value, f"a number of GiB above 0 and at most {LARGEST_GIB:,}")
+        if self.max_num_seqs and self.max_num_batched_tokens and self.max_num_batched_tokens < self.max_num_seqs:
+            raise InputError(
+                "max_num_batched_tokens", self.max_num_batched_tokens, f"at least max_num_seqs ({self.max_num_seqs})"
+            )
 
     @property
     def version(self) -> tuple[int, int, int]:
@@ -121,8 +126,11 @@ class Deployment:
 
     @property
     def step_seqs(self) -> int:
-        """max_num_seqs, or the API server's default for this device: 1,024 on large devices, else 256  [requests]."""
-        return self.max_num_seqs or self._by_class(1_024, 1_024, 256)
+        """max_num_seqs, or the API server's default: 1,024 on large devices, else 256, at most the tokens  [requests].
+
+        A request takes at least one token of a step (vLLM 0.32 engine/arg_utils).
+        """
+        return self.max_num_seqs or min(self._by_class(1_024, 1_024, 256), self.step_tokens)
 
     def _by_class(self, huge: int, large: int, other: int) -> int:
         if self.gpu.memory >= 160 * GIB:

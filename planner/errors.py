@@ -15,3 +15,21 @@ class InputError(ValueError):
 
 class Refusal(ValueError):
     """A well-formed deployment that vLLM itself would refuse to start, with the reason in our words."""
+
+
+LARGEST = 10**9
+"""More tokens, requests or blocks than any deployment has; beyond it a number is a typing error."""
+
+
+def whole_number(
+    field: str, value: object, least: int = 1, most: int = LARGEST, is_optional: bool = True
+) -> None:
+    """Accepts None, where it is optional, and integers from `least` to `most`; raises InputError for all else.
+
+    >>> whole_number("block_size", 16)
+    """
+    if value is None and is_optional:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        is_huge = isinstance(value, int) and abs(value) > most
+        raise InputError(field, "a huge number" if is_huge else value, f"an integer from {least:,} to {most:,}")

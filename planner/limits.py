@@ -44,6 +44,17 @@ def _memory(plan: "Plan") -> Limit | None:
     return Limit(kind="memory", reason=plan.budget.failure) if plan.budget.failure else None
 
 
+def _override(plan: "Plan") -> Limit | None:
+    """A block count given outright is not checked by the engine until it allocates."""
+    given = plan.deployment.num_gpu_blocks_override
+    assert plan.budget is not None
+    if given is None or plan.budget.given or plan.pool_bytes <= plan.budget.available_kv.value:
+        return None
+    there = memory(plan.budget.available_kv.value)
+    reason = f"{count(given, 'blocks')} take {memory(plan.pool_bytes)} a rank, {there} is left."
+    return Limit(kind="memory", reason=reason)
+
+
 def _max_model_len(plan: "Plan") -> Limit | None:
     assert plan.capacity is not None
     if plan.capacity[0].max_concurrency >= 1:
@@ -119,7 +130,7 @@ def _slo(kind: str, name: str, promised: float | None, planned: float | None) ->
 
 
 _RULES: tuple[Callable[["Plan"], Limit | None], ...] = (
-    _refused, _memory, _max_model_len, _request_length, _max_num_seqs, _kv_cache, _unstable, _ttft, _tpot,
+    _refused, _memory, _override, _max_model_len, _request_length, _max_num_seqs, _kv_cache, _unstable, _ttft, _tpot,
 )  # fmt: skip
 
 
@@ -153,6 +164,8 @@ def _changes(plan: "Plan") -> Iterator[_Change]:
         yield _Change(f"--max-model-len {longest}", {"max_model_len": longest})
     if load.concurrency and load.concurrency > now.step_seqs:
         yield _Change(f"--max-num-seqs {load.concurrency}", {"max_num_seqs": load.concurrency})
+    if now.num_gpu_blocks_override is not None:
+        yield _Change("no --num-gpu-blocks-override", {"num_gpu_blocks_override": None})
     if now.gpu.is_cpu:
         for space in _CPU_SPACES:
             if space > (now.cpu_kvcache_space or 0):

@@ -15,7 +15,7 @@ from planner.limits import Limit, first_limit, nearest_fix
 from planner.memory import MemoryBudget, memory_budget
 from planner.model import ModelSpec
 from planner.price import prices
-from planner.units import count
+from planner.units import count, memory
 from planner.verdict import Level, Verdict
 from planner.weights import Weights, stage_weights, weight_assumptions
 from planner.workload import Slo, Workload
@@ -123,7 +123,7 @@ class Plan:
         lines = [line for part in parts if part is not None for line in part.assumptions]
         lines += weight_assumptions(self.model)
         speedless = [unknown_speed(self.deployment.gpu)] if self.capacity is not None and self.latency is None else []
-        return tuple(dict.fromkeys(lines + speedless))
+        return tuple(dict.fromkeys(filter(None, lines + speedless)))
 
     @property
     def pool_bytes(self) -> int:
@@ -148,6 +148,16 @@ class Plan:
         return Verdict(level=Level.GOOD, word="Fits", reason=reason, context=self.inputs)
 
     @property
+    def _pool_setting(self) -> str:
+        """The setting that decides the pool's size, in words."""
+        server = self.deployment
+        if server.kv_cache_memory_bytes is not None:
+            return f"KV pool {memory(server.kv_cache_memory_bytes)}"
+        if server.gpu.is_cpu and server.cpu_kvcache_space is not None:
+            return f"KV pool {server.cpu_kvcache_space:g} GiB"
+        return f"utilization {server.utilization:g}"
+
+    @property
     def inputs(self) -> str:
         """The inputs in one line, so that a screenshot can stand alone."""
         server, load = self.deployment, self.workload
@@ -155,7 +165,7 @@ class Plan:
         streams = f", {count(load.concurrency, 'at once')}" if load.concurrency else ""
         return (
             f"{self.model.name} on {ranks}, vLLM {server.vllm_version}, KV dtype {server.kv_cache_dtype}, "
-            f"max_model_len {count(self.max_model_len)}, utilization {server.utilization:g}, "
+            f"max_model_len {count(self.max_model_len)}, {self._pool_setting}, "
             f"{count(load.input_tokens)} in + {count(load.output_tokens)} out{streams}"
         )
 

@@ -1,9 +1,9 @@
 """A Plan as JSON and back: flat figures for scripts and the comparison, and the inputs to plan it again from."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields
-from math import isfinite
-from typing import Any, TypeVar, get_type_hints
+from dataclasses import asdict
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from planner.cost import Billing
 from planner.deployment import Deployment
@@ -14,6 +14,7 @@ from planner.latency import Range
 from planner.memory import Part
 from planner.model import ModelSpec
 from planner.plan import Plan, plan
+from planner.units import finite
 from planner.workload import Slo, Workload
 
 FORMAT = 1
@@ -89,19 +90,6 @@ def to_json(made: Plan) -> dict[str, Any]:
     return {key: finite(value) for key, value in found.items()}
 
 
-def finite(value: Any) -> Any:
-    """A value that JSON can hold: plain containers, and None where a number is infinite or not a number.
-
-    >>> finite({"time_step_limit": (0.0, float("inf"))})
-    {'time_step_limit': [0.0, None]}
-    """
-    if isinstance(value, Mapping):
-        return {str(key): finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not isfinite(value) else value
-
-
 def from_json(data: Mapping[str, Any]) -> Plan:
     """The plan of such a JSON, planned again from its inputs.
 
@@ -117,7 +105,7 @@ def from_json(data: Mapping[str, Any]) -> Plan:
         _built(Deployment, server, "inputs.deployment"),
         _built(Workload, _table(inputs, "workload"), "inputs.workload"),
         _built(Slo, _table(inputs, "slo"), "inputs.slo"),
-        inputs.get("usd_per_gpu_hour"),
+        _typed(float | None, inputs.get("usd_per_gpu_hour"), "inputs.usd_per_gpu_hour"),
         _built(Billing, _table({"billing": {}, **inputs}, "billing"), "inputs.billing"),
     )
 
@@ -134,15 +122,34 @@ def _table(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def _built(cls: type[_T], values: Mapping[str, Any], where: str) -> _T:
-    known = {item.name for item in fields(cls)}  # type: ignore[arg-type]
-    for key in values:
-        if key not in known:
-            raise InputError(f"{where}.{key}", values[key], "one of " + ", ".join(sorted(known)))
     hints = get_type_hints(cls)
-    tuples = {
-        key: tuple(value) for key, value in values.items() if isinstance(value, list) and "tuple" in str(hints[key])
-    }
+    for key in values:
+        if key not in hints:
+            raise InputError(f"{where}.{key}", values[key], "one of " + ", ".join(sorted(hints)))
     try:
-        return cls(**{**values, **tuples})
+        return cls(**{key: _typed(hints[key], value, f"{where}.{key}") for key, value in values.items()})
     except TypeError as error:
         raise InputError(where, ", ".join(values), str(error)) from None
+
+
+def _typed(hint: Any, value: Any, where: str) -> Any:
+    """A value of JSON as its field holds it: lists become tuples, and what cannot stand there is an InputError."""
+    options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    for option in options:
+        kind = get_origin(option) or option
+        if kind is tuple and isinstance(value, list):
+            inner = get_args(option)
+            many = inner[:1] * len(value) if inner[1:] == (Ellipsis,) else inner
+            if len(many) == len(value) and all(_is_a(each, one) for each, one in zip(many, value, strict=True)):
+                return tuple(value)
+        elif kind is Mapping and isinstance(value, dict):
+            return {str(key): _typed(get_args(option)[1], one, f"{where}.{key}") for key, one in value.items()}
+        elif _is_a(kind, value):
+            return value
+    raise InputError(where, value, str(getattr(hint, "__name__", hint)))
+
+
+def _is_a(kind: Any, value: Any) -> bool:
+    if isinstance(value, bool) or value is None:
+        return kind is bool or (value is None and kind is type(None))
+    return isinstance(value, int | float) if kind is float else isinstance(kind, type) and isinstance(value, kind)

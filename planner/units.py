@@ -1,6 +1,8 @@
 """Units: the constants and the only formatters. Memory is binary (GiB), bandwidth and datasheets are decimal (GB)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from math import isfinite
+from typing import Any
 
 Formatter = Callable[[float], str]
 
@@ -14,6 +16,8 @@ def _three_digits(value: float) -> str:
     >>> [_three_digits(v) for v in (0.0123456, 1.5, 12.345, 1234.5)]
     ['0.0123', '1.5', '12.3', '1,234']
     """
+    if not isfinite(value):
+        return "∞" if value > 0 else "unknown"
     if value == 0 or abs(value) >= 1000:
         return f"{value:,.0f}"
     decimals = max(0, 2 - _exponent(value))
@@ -64,6 +68,8 @@ def duration(seconds: float) -> str:
     >>> duration(0.0123), duration(1.5), duration(7200)
     ('12.3 ms', '1.5 s', '2 h')
     """
+    if not isfinite(seconds):
+        return _three_digits(seconds)
     if abs(seconds) < 1e-3:
         return f"{_three_digits(seconds * 1e6)} µs"
     if abs(seconds) < 1:
@@ -84,7 +90,7 @@ def count(number: float, noun: str = "") -> str:
     >>> count(524288, "tokens"), count(4096)
     ('524,288 tokens', '4,096')
     """
-    return f"{number:,.0f} {noun}".rstrip()
+    return f"{number:,.0f} {noun}".rstrip() if isfinite(number) else f"{_three_digits(number)} {noun}".rstrip()
 
 
 def share(ratio: float) -> str:
@@ -103,3 +109,16 @@ def usd(amount: float) -> str:
     ('$4.00', '$0.0283', '$1,234.50')
     """
     return f"${amount:,.2f}" if abs(amount) >= 1 else f"${_three_digits(amount)}"
+
+
+def finite(value: Any) -> Any:
+    """A value that JSON can hold: plain containers, and None where a number is infinite or not a number.
+
+    >>> finite({"time_step_limit": (0.0, float("inf"))})
+    {'time_step_limit': [0.0, None]}
+    """
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not isfinite(value) else value

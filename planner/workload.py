@@ -1,8 +1,9 @@
 """Workload and Slo: what the deployment will be asked to do, and what its users were promised."""
 
 from dataclasses import dataclass
+from math import inf
 
-from planner.errors import InputError
+from planner.errors import InputError, whole_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +26,9 @@ class Workload:
     acceptance_rate: float | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("input_tokens", 1), ("output_tokens", 1), ("concurrency", 1)):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < least):
-                raise InputError(name, value, f"an integer of at least {least}")
-        if self.request_rate is not None and not self.request_rate > 0:
+        for name in ("input_tokens", "output_tokens", "concurrency"):
+            whole_number(name, getattr(self, name), is_optional=name == "concurrency")
+        if self.request_rate is not None and not 0 < self.request_rate < inf:
             raise InputError("request_rate", self.request_rate, "a number above 0")
         if self.concurrency is not None and self.request_rate is not None:
             raise InputError("request_rate", self.request_rate, "either a concurrency or a request rate, not both")

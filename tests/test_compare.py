@@ -49,7 +49,7 @@ def test_a_server_as_planned() -> None:
         ({"kv_cache_dtype": "fp8"}, "KV dtype: planned fp8, the server runs auto."),
         ({"cpu_kvcache_space": 2}, "pool size: the server's KV cache is 1 GiB."),
         ({"max_model_len": 1024}, "--max-model-len: the server accepts 2,048 tokens."),
-        ({"block_size": 64}, "block size: the server runs 128."),
+        ({"block_size": 64}, "block size: planned 64, the server runs 128."),
     ],
     ids=["KV dtype", "pool", "length", "block size"],
 )
@@ -134,3 +134,10 @@ def test_a_plan_that_does_not_start_is_no_plan_to_compare() -> None:
     made = plan(model_named("meta-llama/Llama-3.1-70B"), Deployment(gpu=gpu_named("L4")))
     with pytest.raises(InputError, match="a plan whose engine starts"):
         held(made, IDLE)
+
+
+def test_another_model_than_planned_is_named() -> None:
+    """Qwen2.5-0.5B's token takes 2 x 24 layers x 2 heads x 64 x 2 bytes = 12,288, the tiny model's 2,048."""
+    deployment = Deployment(gpu=gpu_named("cpu"), cpu_kvcache_space=1, max_model_len=2048)
+    found = held(plan(model_named("qwen2.5-0.5b"), deployment), IDLE)
+    assert "another model: planned Qwen/Qwen2.5-0.5B" in found.verdict.reason
