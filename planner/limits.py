@@ -157,7 +157,9 @@ class _Change(NamedTuple):
 def _changes(plan: "Plan") -> Iterator[_Change]:
     """What may help, from the cheapest to the dearest; whether it does is for the plan to say."""
     now, load = plan.deployment, plan.workload
-    longest = plan.longest_max_model_len
+    longest, ceiling = plan.longest_max_model_len, plan.model.max_position_embeddings
+    if plan.max_model_len > ceiling >= load.tokens:
+        yield _Change(f"--max-model-len {ceiling}", {"max_model_len": ceiling})
     if load.tokens > plan.max_model_len:
         yield _Change(f"--max-model-len {load.tokens}", {"max_model_len": load.tokens})
     elif load.tokens <= longest < plan.max_model_len:

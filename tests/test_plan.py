@@ -81,6 +81,7 @@ def test_a_plan_that_fits_says_what_it_holds() -> None:
 @pytest.mark.parametrize(
     ("made", "kind", "fix"),
     [
+        (planned("llama-3-8b", "H100-SXM", num_gpu_blocks_override=100_000), "memory", "no --num-gpu-blocks-override"),
         (planned(LLAMA_70B, "H100-SXM"), "memory", "--tensor-parallel-size 4 on 4 GPUs"),
         (planned(LLAMA_70B, "H100-SXM", tensor_parallel_size=3), "refused", "--tensor-parallel-size 4 on 4 GPUs"),
         (planned("llama-3.1-8b", "L4", Workload(input_tokens=512)), "max_model_len", "--max-model-len 32416"),
@@ -92,7 +93,19 @@ def test_a_plan_that_fits_says_what_it_holds() -> None:
         (planned("llama-3-8b", "A100-SXM-80GB", Workload(request_rate=1000)), "unstable", ""),
         (planned("llama-3-8b", "H100-SXM", other_memory=40 * GIB), "memory", "--gpu-memory-utilization 0.48"),
     ],
-    ids=["weights", "heads", "length", "request", "seqs", "kv cache", "tpot", "ttft", "arrivals", "other process"],
+    ids=[
+        "blocks",
+        "weights",
+        "heads",
+        "length",
+        "request",
+        "seqs",
+        "kv cache",
+        "tpot",
+        "ttft",
+        "arrivals",
+        "other process",
+    ],
 )
 def test_the_first_limit_and_the_nearest_fix(made: Plan, kind: str, fix: str) -> None:
     assert not made.fits
@@ -141,3 +154,8 @@ def test_what_a_request_of_32k_stores(name: str, stored: float) -> None:
     assert layout is not None
     assert layout.stored_bytes(32_768) == pytest.approx(stored, rel=0.002)
     assert layout.request_bytes(32_768) > layout.stored_bytes(32_768)
+
+
+def test_requests_in_a_step_are_at_most_its_tokens() -> None:
+    """vLLM lowers its own default of max_num_seqs to max_num_batched_tokens, and refuses a larger one given."""
+    assert Deployment(gpu=gpu_named("H100-SXM"), max_num_batched_tokens=64).step_seqs == 64

@@ -57,6 +57,10 @@ def test_what_does_not_fit_is_an_answer_and_not_an_error(capsys: pytest.CaptureF
         ("plan", "llama-3-8b", "--gpu", "H100-SXM", "--input-tokens", "-1"),
         ("plan", "/no/such/folder/config.json", "--gpu", "H100-SXM"),
         ("plan", "llama-3-8b", "--gpu", "H100-SXM", "--usd-per-gpu-hour", "-4"),
+        ("plan", "llama-3-8b", "--gpu", "H100-SXM", "--input-tokens", "9" * 400),
+        ("plan", "llama-3-8b", "--gpu", "H100-SXM", "--max-num-batched-tokens", "8", "--max-num-seqs", "9"),
+        ("plan", "llama-3-8b", "--gpu", "cpu", "--cpu-kvcache-space", "1e300"),
+        ("plan", "llama-3-8b", "--gpu", "H100-SXM", "--request-rate", "inf"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]) -> None:
@@ -84,6 +88,10 @@ def test_a_plan_survives_json(name: str) -> None:
         (lambda data: data["inputs"]["deployment"]["gpu"].pop("memory"), "inputs.deployment.gpu"),
         (lambda data: data["inputs"]["model"].update(config=[]), "config"),
         (lambda data: data["inputs"]["workload"].update(input_tokens="many"), "input_tokens"),
+        (lambda data: data["inputs"]["deployment"]["gpu"].update(compute_capability=[8]), "gpu.compute_capability"),
+        (lambda data: data["inputs"]["deployment"]["gpu"].update(peak_flops=[1]), "gpu.peak_flops"),
+        (lambda data: data["inputs"]["deployment"]["gpu"]["peak_flops"].update(fp8="x"), "peak_flops.fp8"),
+        (lambda data: data["inputs"].update(usd_per_gpu_hour="x"), "usd_per_gpu_hour"),
     ],
 )
 def test_a_spoilt_file_names_the_key(spoil: Any, named: str) -> None:
