@@ -81,6 +81,7 @@ def test_a_plan_that_fits_says_what_it_holds() -> None:
 @pytest.mark.parametrize(
     ("made", "kind", "fix"),
     [
+        (planned("llama-3-8b", "H100-SXM", max_model_len=16_384), "refused", "--max-model-len 8192"),
         (planned("llama-3-8b", "H100-SXM", num_gpu_blocks_override=100_000), "memory", "no --num-gpu-blocks-override"),
         (planned(LLAMA_70B, "H100-SXM"), "memory", "--tensor-parallel-size 4 on 4 GPUs"),
         (planned(LLAMA_70B, "H100-SXM", tensor_parallel_size=3), "refused", "--tensor-parallel-size 4 on 4 GPUs"),
@@ -94,6 +95,7 @@ def test_a_plan_that_fits_says_what_it_holds() -> None:
         (planned("llama-3-8b", "H100-SXM", other_memory=40 * GIB), "memory", "--gpu-memory-utilization 0.48"),
     ],
     ids=[
+        "beyond the model",
         "blocks",
         "weights",
         "heads",
