@@ -97,6 +97,7 @@ def main() -> None:
         print(f"\n## {title}\n\n{planned[0].weights[0].total / 1e6:,.0f} MB of weights in bfloat16.\n\n{TABLE}")
         for row in _rows(config, planned):
             print(row.line, flush=True)
+    print(WHY, end="")
 
 
 def _plan(config: dict[str, Any], gpu: Gpu, streams: int) -> Plan:
@@ -159,6 +160,14 @@ the model's matrices, “Busy” the load average before each run: {cores} cores
 """
 TABLE = """| Streams | Predicted | its range | of it fixed | floor | Server | Client | Ratio | Busy |
 |--:|--:|--:|--:|--:|--:|--:|--:|--:|"""
+WHY = """
+## Why they differ
+
+A step of the tiny model is the host's own time (scheduling, launching operators, sampling, HTTP), nearly the same
+whatever the streams, and larger on two shared cores than on the GPU servers whose constants the prediction takes. A
+step of the larger model is reading weights: it follows the memory bandwidth, which on this virtual machine changed
+between one measurement and the next (medians of 3 to 11 GB/s within an hour on 2026-11-29), so measure on a quiet one.
+"""
 
 if __name__ == "__main__":
     main()
