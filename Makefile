@@ -34,7 +34,7 @@ check: .venv/.dev  ## lint, formatting, types and the rules of the house
 screenshots: .venv/.dev engine  ## write the pictures of docs/ anew, from the browser tests
 	UPDATE_SCREENSHOTS=1 REQUIRE_ALL=1 $(PYTHON) -m pytest -q tests/test_browser.py
 
-bench: .venv/.dev  ## run the benchmarks
+bench: .venv/.dev engine  ## run the benchmarks
 	@for file in benchmarks/*.py; do PYTHONPATH=. $(PYTHON) "$$file" || exit 1; done
 
 engine: .venv-engine/.engine  ## install a real vLLM in .venv-engine (ENGINE=cpu or gpu)

@@ -94,10 +94,6 @@ class Deployment:
             value = getattr(self, name)
             if value is not None and not 0 < value <= LARGEST_GIB:
                 raise InputError(name, value, f"a number of GiB above 0 and at most {LARGEST_GIB:,}")
-        if self.max_num_seqs and self.max_num_batched_tokens and self.max_num_batched_tokens < self.max_num_seqs:
-            raise InputError(
-                "max_num_batched_tokens", self.max_num_batched_tokens, f"at least max_num_seqs ({self.max_num_seqs})"
-            )
 
     @property
     def version(self) -> tuple[int, int, int]:

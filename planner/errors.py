@@ -21,9 +21,7 @@ LARGEST = 10**9
 """More tokens, requests or blocks than any deployment has; beyond it a number is a typing error."""
 
 
-def whole_number(
-    field: str, value: object, least: int = 1, most: int = LARGEST, is_optional: bool = True
-) -> None:
+def whole_number(field: str, value: object, least: int = 1, most: int = LARGEST, is_optional: bool = True) -> None:
     """Accepts None, where it is optional, and integers from `least` to `most`; raises InputError for all else.
 
     >>> whole_number("block_size", 16)

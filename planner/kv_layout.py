@@ -185,7 +185,7 @@ def kv_layout(model: ModelSpec, deployment: Deployment) -> KvLayout:
     Raises Refusal, with the reason, where vLLM would not start. Layouts are remembered: a plan asks for the same one
     again whenever only load or prices change.
     """
-    support.check_length(model, deployment)
+    support.check_limits(model, deployment)
     gpu = deployment.gpu
     key = (id(model), gpu.name, gpu.vendor, gpu.architecture, gpu.compute_capability, deployment.vllm_version,
            deployment.dtype, deployment.kv_cache_dtype, deployment.kv_cache_dtype_skip_layers, deployment.block_size,

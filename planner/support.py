@@ -100,8 +100,13 @@ def check(model: ModelSpec, deployment: Deployment) -> None:
     _check_context_parallel(model, deployment)
 
 
-def check_length(model: ModelSpec, deployment: Deployment) -> None:
-    """Raise Refusal for a max_model_len beyond what the config says; one that says nothing allows any."""
+def check_limits(model: ModelSpec, deployment: Deployment) -> None:
+    """Raise Refusal for a max_model_len beyond what the config says (one that says nothing allows any), and for a step
+    with more requests than tokens.
+    """
+    if deployment.step_tokens < deployment.step_seqs:
+        raise Refusal(f"max_num_batched_tokens {deployment.step_tokens:,} is below max_num_seqs "
+                      f"{deployment.step_seqs:,}: every request takes a token of a step.")  # fmt: skip
     asked, longest = deployment.max_model_len, model.max_position_embeddings
     if asked and asked > longest and any(model.config.get(name) is not None for name in LENGTHS):
         raise Refusal(f"max_model_len {asked:,} is more than the model's {longest:,} tokens, the longest vLLM allows "

@@ -81,6 +81,7 @@ def test_a_plan_that_fits_says_what_it_holds() -> None:
 @pytest.mark.parametrize(
     ("made", "kind", "fix"),
     [
+        (planned("llama-3-8b", "H100-SXM", max_num_batched_tokens=8, max_num_seqs=9), "refused", ""),
         (planned("llama-3-8b", "H100-SXM", max_model_len=16_384), "refused", "--max-model-len 8192"),
         (planned("llama-3-8b", "H100-SXM", num_gpu_blocks_override=100_000), "memory", "no --num-gpu-blocks-override"),
         (planned(LLAMA_70B, "H100-SXM"), "memory", "--tensor-parallel-size 4 on 4 GPUs"),
@@ -95,6 +96,7 @@ def test_a_plan_that_fits_says_what_it_holds() -> None:
         (planned("llama-3-8b", "H100-SXM", other_memory=40 * GIB), "memory", "--gpu-memory-utilization 0.48"),
     ],
     ids=[
+        "seqs over tokens",
         "beyond the model",
         "blocks",
         "weights",

@@ -58,7 +58,6 @@ def test_what_does_not_fit_is_an_answer_and_not_an_error(capsys: pytest.CaptureF
         ("plan", "/no/such/folder/config.json", "--gpu", "H100-SXM"),
         ("plan", "llama-3-8b", "--gpu", "H100-SXM", "--usd-per-gpu-hour", "-4"),
         ("plan", "llama-3-8b", "--gpu", "H100-SXM", "--input-tokens", "9" * 400),
-        ("plan", "llama-3-8b", "--gpu", "H100-SXM", "--max-num-batched-tokens", "8", "--max-num-seqs", "9"),
         ("plan", "llama-3-8b", "--gpu", "cpu", "--cpu-kvcache-space", "1e300"),
         ("plan", "llama-3-8b", "--gpu", "H100-SXM", "--request-rate", "inf"),
     ],
