@@ -168,4 +168,6 @@ def test_a_real_engine_is_watched_and_compared(
     assert "KV dtype: planned fp8, the server runs auto" in verdict(wrong, "Not as planned.")
     both = visit("", **TINY, endpoint=engine, height=800)
     verdict(both, "Fits.")
+    both.get_by_text("Live: what it does now").wait_for()
+    both.wait_for_timeout(3000)
     both.screenshot(path=shots / "overview.png")
