@@ -14,7 +14,7 @@ BASE_PYTHON = $(shell for p in python3.11 python3; do \
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
 help:  ## list these commands
-	@sed -nE 's/^([a-z]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -nE 's/^([a-z]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 setup: .venv/.app  ## install the dashboard in .venv
 
