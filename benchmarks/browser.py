@@ -1,16 +1,17 @@
 """What a user waits for in Chromium: the first verdict of a warm server, and the one after a changed input. Medians.
 
-python benchmarks/browser.py
+PYTHONPATH=. python benchmarks/browser.py
 """
 
 import shutil
 import statistics
 import subprocess
-import sys
 import time
 from urllib.request import urlopen
 
 from playwright.sync_api import Page, sync_playwright
+
+from scripts.demo import dashboard
 
 PORT, ROUNDS = 8599, 9
 URL = f"http://127.0.0.1:{PORT}"
@@ -31,10 +32,7 @@ CHANGE = """
 
 
 def main() -> None:
-    command = [sys.executable, "-m", "streamlit", "run", "app.py", "--server.headless", "true"]
-    server = subprocess.Popen(
-        [*command, "--server.port", str(PORT)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    server = subprocess.Popen(dashboard(PORT), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         _await_health()
         with sync_playwright() as playwright:

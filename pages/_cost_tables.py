@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 
+from pages._tables import MISSING, Rows
 from planner import units
 from planner.cost import Cost, Hour
 from planner.latency import Range
@@ -11,8 +12,6 @@ from planner.plan import Plan
 from planner.price import prices
 from planner.sensitivity import Sensitivity
 
-Rows = list[dict[str, str]]
-MISSING = "–"
 _PRICES = {
     "A million output tokens": "usd_per_million_output_tokens",
     "A million input tokens": "usd_per_million_input_tokens",

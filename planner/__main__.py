@@ -220,40 +220,24 @@ def _measure_device(options: argparse.Namespace) -> None:
 
 
 def _validate_kv(options: argparse.Namespace) -> None:
+    from planner.validation import read_rows
     from planner.validation.kv import validate
 
-    _show_validation(options, validate(_rows(options.file), options.configs))
+    _show_validation(options, validate(read_rows(options.file), options.configs))
 
 
 def _validate_memory(options: argparse.Namespace) -> None:
+    from planner.validation import read_rows
     from planner.validation.memory import validate
 
-    _show_validation(options, validate(_rows(options.file)))
+    _show_validation(options, validate(read_rows(options.file)))
 
 
 def _validate_serving(options: argparse.Namespace) -> None:
+    from planner.validation import read_rows
     from planner.validation.serving import validate
 
-    _show_validation(options, validate(_rows(options.file)))
-
-
-def _rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a JSON-lines file. Raises InputError naming the line that is not one."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError("file", str(path), f"a readable file of JSON lines ({error})") from None
-    rows = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line.strip():
-            try:
-                row = json.loads(line)
-            except ValueError:
-                row = None
-            if not isinstance(row, dict):
-                raise InputError(f"{path}, line {number}", line[:60], "a JSON object")
-            rows.append(row)
-    return rows
+    _show_validation(options, validate(read_rows(options.file)))
 
 
 def _show_validation(options: argparse.Namespace, found: dict[str, Any]) -> None:

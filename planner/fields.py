@@ -3,7 +3,7 @@
 import inspect
 import re
 import types
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -23,7 +23,7 @@ def meanings(cls: type) -> dict[str, str]:
 
 @cache
 def scalars(cls: type) -> dict[str, tuple[type, Any]]:
-    """The fields of a dataclass that hold one int, float, bool or str: name -> (type, default); MISSING for none.
+    """The fields of a dataclass that hold one int, float, bool or str: name -> (type, default).
 
     >>> from planner.workload import Slo
     >>> scalars(Slo)
@@ -37,6 +37,3 @@ def _scalar(hint: Any) -> type | None:
     options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     found = [option for option in options if option is not type(None)]
     return found[0] if len(found) == 1 and found[0] in (int, float, bool, str) else None
-
-
-__all__ = ["MISSING", "meanings", "scalars"]

@@ -53,30 +53,25 @@ def main() -> None:
                 stop.set()
 
 
+def dashboard(port: int) -> list[str]:
+    """The command that serves the dashboard there and opens nothing by itself."""
+    options = ["--server.port", str(port), "--server.headless", "true"]
+    return [sys.executable, "-m", "streamlit", "run", "app.py", *options]
+
+
 def watch(engine: str, port: int) -> None:
     """Run the dashboard until it is stopped, and open it on the live page of this engine where there is a screen."""
     page = f"http://localhost:{port}/live?{urlencode({**PLAN, 'endpoint': engine})}"
-    command = [
-        sys.executable,
-        "-m",
-        "streamlit",
-        "run",
-        "app.py",
-        "--server.port",
-        str(port),
-        "--server.headless",
-        "true",
-    ]
     print(f"The dashboard: {page}\nCtrl-C ends everything.", flush=True)
-    dashboard = subprocess.Popen(command)
+    running = subprocess.Popen(dashboard(port))
     try:
         if sys.platform != "linux" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
             time.sleep(3)
             webbrowser.open(page)
-        dashboard.wait()
+        running.wait()
     finally:
-        dashboard.terminate()
-        dashboard.wait()
+        running.terminate()
+        running.wait()
 
 
 if __name__ == "__main__":

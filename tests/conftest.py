@@ -9,7 +9,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -20,6 +19,7 @@ import requests
 
 from monitor.engine import INTERPRETER, Engine, serving
 from monitor.tiny_model import write_tiny_model
+from scripts.demo import dashboard
 
 ROOT = Path(__file__).resolve().parent.parent
 GIB = 2**30
@@ -75,19 +75,8 @@ def real_engine(tiny_model: Path) -> Iterator[Callable[..., str]]:
 def app_server(tmp_path: Path) -> Iterator[str]:
     """URL of a dashboard nobody has visited yet."""
     url = f"http://127.0.0.1:{(port := free_port())}"
-    command = [
-        sys.executable,
-        "-m",
-        "streamlit",
-        "run",
-        "app.py",
-        "--server.port",
-        str(port),
-        "--server.headless",
-        "true",
-    ]
     with (tmp_path / "app.log").open("w+") as log:
-        server = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
+        server = subprocess.Popen(dashboard(port), cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
         try:
             deadline = time.monotonic() + 60
             while not healthy(url):

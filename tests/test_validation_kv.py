@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from planner.errors import InputError
-from planner.validation.kv import deployment_of, read_rows, validate
+from planner.validation import read_rows
+from planner.validation.kv import deployment_of, validate
 
 ROWS = Path(__file__).parent / "kv_layout" / "rows.jsonl"
 CONFIGS = Path(__file__).parent / "kv_layout" / "configs.json"

@@ -10,14 +10,13 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
+from planner.catalog import FOLDER, entries
 from planner.errors import InputError
 from planner.families import model_spec
 from planner.model import ModelSpec
 
-_HERE = Path(__file__).parent
 _EACH_LAYER = re.compile(r"\{(\d+)-(\d+)\}")
 
 
@@ -69,7 +68,7 @@ def models() -> tuple[CatalogModel, ...]:
             source=row["source"],
             date=row["date"],
         )
-        for row in _rows()
+        for row in entries("models.jsonl")
     )
 
 
@@ -113,13 +112,8 @@ def _spec(checkpoint_id: str) -> ModelSpec:
 
 
 @cache
-def _rows() -> tuple[Mapping[str, Any], ...]:
-    return tuple(json.loads(line) for line in (_HERE / "models.jsonl").read_text("utf-8").splitlines())
-
-
-@cache
 def _recipes() -> Mapping[str, Mapping[str, Any]]:
-    recipes: Mapping[str, Mapping[str, Any]] = json.loads((_HERE / "models.quantization.json").read_text("utf-8"))
+    recipes: Mapping[str, Mapping[str, Any]] = json.loads((FOLDER / "models.quantization.json").read_text("utf-8"))
     return recipes
 
 
@@ -128,7 +122,7 @@ def _names() -> Mapping[str, tuple[_Checkpoint, ...]]:
     """Lower-case name -> what it may mean. Exact ids and short names come before an id's last part."""
     exact: dict[str, tuple[_Checkpoint, ...]] = {}
     loose: dict[str, tuple[_Checkpoint, ...]] = {}
-    for row in _rows():
+    for row in entries("models.jsonl"):
         for index, (checkpoint_id, changes) in enumerate(row["checkpoints"].items()):
             checkpoint = _Checkpoint(checkpoint_id, row, changes)
             exact[checkpoint_id.lower()] = (checkpoint,)

@@ -1,9 +1,13 @@
 """Predictions held against published observations: one module for each kind of file."""
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from planner.errors import InputError
 
 
 def error_summary(ratios: Sequence[float]) -> dict[str, Any]:
@@ -22,3 +26,23 @@ def error_summary(ratios: Sequence[float]) -> dict[str, Any]:
         "p90_abs_error_pct": round(float(p90), 3),
         "bias_pct": round(float(np.median(errors)), 3),
     }
+
+
+def read_rows(path: str | Path) -> list[dict[str, Any]]:
+    """One JSON object a line; raises InputError naming the file, and the line that is none."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(str(path), type(error).__name__, "a readable .jsonl file") from error
+    rows = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict):
+            raise InputError(f"{path}:{number}", line[:40], "a JSON object")
+        rows.append(row)
+    return rows

@@ -1,6 +1,5 @@
 """KV layouts and weights held against vLLM's own, row by row."""
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -19,26 +18,6 @@ from planner.weights import weight_bytes_per_rank
 WEIGHT_TOLERANCE = 0.005
 REFUSED = "refused"
 _CELL = re.compile(r"avail(\d+)GiB_len(\d+)")
-
-
-def read_rows(path: str | Path) -> list[dict[str, Any]]:
-    """One JSON object a line; raises InputError naming the file, and the line that is none."""
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(str(path), type(error).__name__, "a readable .jsonl file") from error
-    rows = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        if not isinstance(row, dict):
-            raise InputError(f"{path}:{number}", line[:40], "a JSON object")
-        rows.append(row)
-    return rows
 
 
 def validate(rows: Iterable[Mapping[str, Any]], configs: str | Path) -> dict[str, Any]:
