@@ -7,7 +7,7 @@ good page, and recovers by itself: every cycle asks again, one GET at a time.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from monitor.reading import read
 from monitor.scrape import TIMEOUT, Scrape, metrics_url, scrape
 from monitor.snapshot import Snapshot
-from monitor.window import Window, window
+from monitor.source import TargetState
+from monitor.targets import Target
 
 INTERVAL = 5.0
 """Between two pages of a target  [s]."""
@@ -25,45 +26,10 @@ WORKERS = 8
 """Scrapes that may wait for a server at the same time  [threads]."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetState:
-    """What is known of one target now.
-
-    name      as it was added
-    url       where its metrics are
-    history   its Snapshots, oldest first
-    age       since the last good page; None before the first   [s]
-    error     the last scrape, when it failed
-    failures  failed scrapes since the last good one            [scrapes]
-    """
-
-    name: str
-    url: str
-    history: tuple[Snapshot, ...]
-    age: float | None
-    error: Scrape | None
-    failures: int
-
-    @property
-    def latest(self) -> Snapshot | None:
-        return self.history[-1] if self.history else None
-
-    def window(self, seconds: float) -> Window | None:
-        """From the newest Snapshot back to the one nearest to `seconds` before it; None while there is only one."""
-        if len(self.history) < 2:
-            return None
-        *earlier, newest = self.history
-        return window(min(earlier, key=lambda then: abs(newest.at - seconds - then.at)), newest)
-
-    def since(self, seconds: float) -> tuple[Snapshot, ...]:
-        """The Snapshots of the last `seconds` before the newest."""
-        return tuple(page for page in self.history if page.at >= self.history[-1].at - seconds)
-
-
 @dataclass(slots=True)
-class _Target:
+class _Watched:
+    target: Target
     url: str
-    headers: Mapping[str, str]
     ring: "deque[Snapshot]"
     error: Scrape | None = None
     failures: int = 0
@@ -89,22 +55,22 @@ class Collector:
     ) -> None:
         self.interval, self.timeout, self._kept = interval, timeout, kept
         self._scrape, self._clock, self._wall = scrape, clock, wall
-        self._targets: dict[str, _Target] = {}
+        self._targets: dict[str, _Watched] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._is_stopping = False
 
-    def add(self, name: str, url: str, headers: Mapping[str, str] | None = None) -> None:
+    def add(self, target: Target) -> None:
         """Watch a server, from now on. A name already watched keeps its history unless the address is another.
 
         Raises InputError for a malformed URL.
         """
-        where = metrics_url(url)
+        where = metrics_url(target.url)
         with self._changed:
-            known = self._targets.get(name)
+            known = self._targets.get(target.name)
             if known is None or known.url != where:
                 ring: deque[Snapshot] = deque(maxlen=self._kept)
-                self._targets[name] = _Target(where, headers or {}, ring, due=self._clock())
+                self._targets[target.name] = _Watched(target, where, ring, due=self._clock())
                 self._changed.notify_all()
 
     def remove(self, name: str) -> None:
@@ -125,8 +91,7 @@ class Collector:
                 return None
             age = self._clock() - target.ring[-1].at if target.ring else None
             return TargetState(
-                name=name,
-                url=target.url,
+                target=target.target,
                 history=tuple(target.ring),
                 age=age,
                 error=target.error,
@@ -190,7 +155,7 @@ class Collector:
         if target is None:
             return
         try:
-            answer = self._scrape(target.url, self.timeout, headers=target.headers)
+            answer = self._scrape(target.url, self.timeout, headers=target.target.headers)
             page = read(answer.text, at=self._clock(), wall=self._wall()) if answer.ok else None
             with self._changed:
                 if page is None:

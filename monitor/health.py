@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from monitor import metrics
-from monitor.collector import TargetState
+from monitor.source import TargetState
 from monitor.window import EngineWindow, Window
 from planner.units import count, duration, share
 from planner.verdict import Level, Verdict
@@ -162,7 +162,7 @@ _RULES: tuple[Rule, ...] = (_livelock, _frozen, _saturated, _preempting, _nearly
 
 
 def _context(state: TargetState, window: Window | None) -> str:
-    parts = [state.url]
+    parts = [state.target.url]
     if state.latest is not None and state.latest.version_range:
         parts.append(f"vLLM {state.latest.version_range}")
     if state.age is not None:

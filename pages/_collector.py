@@ -3,7 +3,9 @@
 import streamlit as st
 
 from monitor import health
-from monitor.collector import INTERVAL, Collector, TargetState
+from monitor.collector import INTERVAL, Collector
+from monitor.source import TargetState
+from monitor.targets import Target
 from planner.errors import InputError
 from planner.verdict import Verdict
 
@@ -46,7 +48,7 @@ def _watch(address: str) -> None:
     watched = collector().names
     if address not in watched and len(watched) >= MOST_TARGETS:
         collector().remove(watched[0])
-    collector().add(address, address)
+    collector().add(Target(name=address, url=address))
 
 
 def state(address: str) -> TargetState:

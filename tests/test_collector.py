@@ -9,9 +9,14 @@ import pytest
 
 from monitor.collector import Collector
 from monitor.scrape import Scrape
+from monitor.targets import Target
 from planner.errors import InputError
 
 URL = "http://gpu1:8000/metrics"
+
+
+def watched(name: str, url: str) -> Target:
+    return Target(name=name, url=url)
 
 
 class Servers:
@@ -43,7 +48,7 @@ def eventually(is_true: Callable[[], object], patience: float = 10.0) -> None:
 def test_a_target_that_fails_keeps_its_age_and_recovers_by_itself() -> None:
     servers, now = Servers(), [1000.0]
     collector = Collector(scrape=servers.scrape, clock=lambda: now[0], wall=lambda: 1.8e9)
-    collector.add("a", "gpu1:8000")
+    collector.add(watched("a", "gpu1:8000"))
     state = collector.state("a")
     assert state is not None
     assert (state.latest, state.age, state.error) == (None, None, None)
@@ -71,7 +76,7 @@ def test_windows_use_the_steady_clock_and_not_the_wall() -> None:
     """The wall clock steps back an hour in between: 50 tokens in 5 s are still 10 a second."""
     servers, now, wall = Servers(), [0.0], iter([1.8e9, 1.8e9 - 3600, 1.8e9])
     collector = Collector(scrape=servers.scrape, clock=lambda: now[0], wall=lambda: next(wall))
-    collector.add("a", URL)
+    collector.add(watched("a", URL))
     for _ in range(3):
         collector.collect("a")
         now[0] += 5
@@ -86,7 +91,7 @@ def test_windows_use_the_steady_clock_and_not_the_wall() -> None:
 
 def test_no_window_before_the_second_page() -> None:
     collector = Collector(scrape=Servers().scrape)
-    collector.add("a", URL)
+    collector.add(watched("a", URL))
     collector.collect("a")
     state = collector.state("a")
     assert state is not None
@@ -95,7 +100,7 @@ def test_no_window_before_the_second_page() -> None:
 
 def test_the_ring_is_bounded() -> None:
     collector = Collector(scrape=Servers().scrape, kept=3)
-    collector.add("a", URL)
+    collector.add(watched("a", URL))
     for _ in range(10):
         collector.collect("a")
     state = collector.state("a")
@@ -107,8 +112,8 @@ def test_one_that_hangs_does_not_hold_the_others() -> None:
     servers = Servers()
     servers.gate.clear()
     collector = Collector(interval=0.02, scrape=servers.scrape)
-    collector.add("slow", "http://slow:8000")
-    collector.add("fast", URL)
+    collector.add(watched("slow", "http://slow:8000"))
+    collector.add(watched("fast", URL))
     with collector.running():
         eventually(lambda: servers.asked.count(URL) >= 5)
         assert servers.asked.count("http://slow:8000/metrics") == 1  # one GET at a time
@@ -120,24 +125,24 @@ def test_one_that_hangs_does_not_hold_the_others() -> None:
 def test_targets_come_and_go_while_it_runs() -> None:
     servers = Servers()
     with Collector(interval=0.02, scrape=servers.scrape).running() as collector:
-        collector.add("a", URL)
+        collector.add(watched("a", URL))
         eventually(lambda: (state := collector.state("a")) and state.latest)
         collector.remove("a")
         assert collector.state("a") is None
         assert collector.names == ()
         collector.remove("a")
-        collector.add("b", "gpu2:8000")
+        collector.add(watched("b", "gpu2:8000"))
         eventually(lambda: (state := collector.state("b")) and state.latest)
 
 
 def test_the_same_name_again_keeps_its_history_unless_moved() -> None:
     collector = Collector(scrape=Servers().scrape)
-    collector.add("a", "gpu1:8000")
+    collector.add(watched("a", "gpu1:8000"))
     collector.collect("a")
-    collector.add("a", "http://gpu1:8000/metrics")
+    collector.add(watched("a", "http://gpu1:8000/metrics"))
     assert (state := collector.state("a")) is not None
     assert len(state.history) == 1
-    collector.add("a", "gpu2:8000")
+    collector.add(watched("a", "gpu2:8000"))
     assert (state := collector.state("a")) is not None
     assert state.history == ()
 
@@ -145,7 +150,7 @@ def test_the_same_name_again_keeps_its_history_unless_moved() -> None:
 def test_start_twice_and_stop_twice_leave_no_thread() -> None:
     before = threading.active_count()
     collector = Collector(interval=0.01, scrape=Servers().scrape)
-    collector.add("a", URL)
+    collector.add(watched("a", URL))
     for _ in range(5):
         collector.start()
         collector.start()
@@ -162,10 +167,10 @@ def test_many_threads_at_once() -> None:
         def use(name: str) -> None:
             try:
                 for _ in range(50):
-                    collector.add(name, f"http://{name}:8000")
+                    collector.add(watched(name, f"http://{name}:8000"))
                     collector.state(name)
                     collector.remove(name)
-                collector.add(name, f"http://{name}:8000")
+                collector.add(watched(name, f"http://{name}:8000"))
             except Exception as error:
                 failures.append(error)
 
@@ -181,7 +186,7 @@ def test_many_threads_at_once() -> None:
 
 def test_a_malformed_address_is_refused_at_once() -> None:
     with pytest.raises(InputError, match="url"):
-        Collector().add("a", "ftp://gpu1")
+        Collector().add(watched("a", "ftp://gpu1"))
 
 
 def test_a_step_that_fails_does_not_end_the_watch() -> None:
@@ -195,5 +200,5 @@ def test_a_step_that_fails_does_not_end_the_watch() -> None:
         return answer
 
     with Collector(interval=0.01, scrape=scrape).running() as collector:
-        collector.add("a", URL)
+        collector.add(watched("a", URL))
         eventually(lambda: (state := collector.state("a")) and state.latest)

@@ -1,10 +1,11 @@
 """Verdicts on recorded pages of real servers in a known state, and on what a collector says when there is none."""
 
-from monitor.collector import TargetState
 from monitor.health import verdict
 from monitor.reading import read
 from monitor.scrape import Scrape
 from monitor.snapshot import Snapshot
+from monitor.source import TargetState
+from monitor.targets import Target
 from planner.verdict import Level, Verdict
 from tests.recorded import OTHERS, page
 
@@ -12,7 +13,11 @@ from tests.recorded import OTHERS, page
 def judged(*pages: str, age: float = 1.0, error: Scrape | None = None, failures: int = 0) -> Verdict:
     history: tuple[Snapshot, ...] = tuple(read(text, at=10.0 * moment) for moment, text in enumerate(pages))
     state = TargetState(
-        name="t", url="http://t/metrics", history=history, age=age if pages else None, error=error, failures=failures
+        target=Target(name="t", url="http://t/metrics"),
+        history=history,
+        age=age if pages else None,
+        error=error,
+        failures=failures,
     )
     return verdict(state, state.window(300))
 

@@ -1,0 +1,48 @@
+"""Target: one server to watch, as monitor.toml has it."""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from planner.errors import InputError
+
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One server to watch.
+
+    name     what pages, alerts and the store call it; once in a file
+    url      http://host:8000, with or without /metrics
+    group    servers that are judged together, such as the replicas of one deployment; empty is none
+    labels   what else tells it apart: region, owner
+    headers  sent with each request; ${NAME} stands for an environment variable, so that no secret is in the file
+    ca_file  certificates to trust instead of the system's
+    verify   whether the certificate is checked at all
+    """
+
+    name: str
+    url: str
+    group: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    ca_file: str = ""
+    verify: bool = True
+
+
+def expanded(field_name: str, text: str) -> str:
+    """The text with each ${NAME} replaced by that environment variable. Raises InputError where one is not set.
+
+    >>> expanded("headers.Authorization", "Bearer ${NOT_SET_ANYWHERE}")
+    Traceback (most recent call last):
+    planner.errors.InputError: headers.Authorization: found '${NOT_SET_ANYWHERE}', accepted: a variable that is set
+    """
+
+    def value(match: re.Match[str]) -> str:
+        if (found := os.environ.get(match[1])) is None:
+            raise InputError(field_name, match[0], "a variable that is set")
+        return found
+
+    return _VARIABLE.sub(value, text)
