@@ -1,4 +1,4 @@
-"""One GET of a /metrics page: the page, or a clear reason why not. Trouble on the network is a value, no exception.
+"""One GET of a /metrics page, or one POST to a webhook: the answer, or a clear reason why not, never an exception.
 
 The time limit covers the whole exchange, redirects too: a server that drips a byte a second does not hold the caller.
 That is why this speaks through http.client: the limits of requests hold for each read alone, headers included.
@@ -12,7 +12,7 @@ import ssl
 import time
 import zlib
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,7 +24,7 @@ from planner.errors import InputError
 
 State = Literal[
     "ok", "refused", "unreachable", "timeout", "dns", "tls", "not_http", "http_status", "redirect_loop", "truncated",
-    "empty", "html", "not_metrics", "too_large",
+    "empty", "html", "not_metrics", "too_large", "misconfigured",
 ]  # fmt: skip
 
 TIMEOUT = 10.0
@@ -38,11 +38,11 @@ _SHOWN_CHARACTERS = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scrape:
-    """What one GET came to.
+    """What one GET or POST came to.
 
-    state     "ok", or what went wrong
+    state     "ok", or what went wrong; "misconfigured" where it could not even be asked
     url       where the answer came from, after redirects; without credentials
-    text      the page; empty unless ok
+    text      the page, or what the receiver answered; empty unless ok
     message   one line for a person; empty when ok
     status    HTTP status, when there was one  [status code]
     duration  from the call to the last byte   [s]
@@ -68,22 +68,27 @@ def metrics_url(url: str) -> str:
     >>> [metrics_url(url) for url in ("gpu1:8000", "https://gpu1/", "http://gpu1:8000/v1", "http://[::1]:8000/metrics/")]
     ['http://gpu1:8000/metrics', 'https://gpu1/metrics', 'http://gpu1:8000/metrics', 'http://[::1]:8000/metrics']
     """
-    accepted = "an address like http://host:8000, with or without /metrics"
     stripped = url.strip()
-    whole = stripped if "://" in stripped else f"http://{stripped}"
-    try:
-        parts = urlsplit(whole)
-        host, port = parts.hostname, parts.port
-        (host or "").encode("idna")
-    except (ValueError, UnicodeError):
-        raise InputError("url", url, accepted) from None
-    is_printable = all(" " < character != "\x7f" for character in whole)
-    if parts.scheme not in ("http", "https") or not host or port == 0 or not is_printable:
-        raise InputError("url", url, accepted)
+    parts = _address(stripped if "://" in stripped else f"http://{stripped}")
     path = parts.path.rstrip("/").removesuffix("/v1")
     if not path.endswith(("/metrics", "/federate")) and not parts.query:
         path += "/metrics"
     return parts._replace(path=path, fragment="").geturl()
+
+
+def _address(url: str) -> SplitResult:
+    """The parts of an http or https address. Raises InputError when it is none."""
+    accepted = "an address like http://host:8000, with or without /metrics"
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+        (host or "").encode("idna")
+    except (ValueError, UnicodeError):
+        raise InputError("url", url, accepted) from None
+    is_printable = all(" " < character != "\x7f" for character in url)
+    if parts.scheme not in ("http", "https") or not host or port == 0 or not is_printable:
+        raise InputError("url", url, accepted)
+    return parts
 
 
 def scrape(
@@ -96,14 +101,37 @@ def scrape(
     """The metrics page of a server, within `timeout` seconds in all. Raises InputError for a malformed URL only."""
     target = metrics_url(url)
     began = time.monotonic()
-    answer = _request(target, began + timeout, headers or {}, context)
+    return _scrape(_request(target, began + timeout, headers or {}, context), began, _judged)
+
+
+def post(
+    url: str,
+    body: bytes,
+    headers: Mapping[str, str],
+    timeout: float = TIMEOUT,
+    *,
+    context: ssl.SSLContext | None = None,
+) -> Scrape:
+    """What a receiver answered to this body, within `timeout` seconds in all; ok is any 2xx.
+
+    A redirect is not followed, as the body might go to a stranger. Raises InputError for a malformed URL only.
+    """
+    _address(url)
+    began = time.monotonic()
+    return _scrape(_request(url, began + timeout, headers, context, body), began, _taken)
+
+
+def _scrape(
+    answer: "_Answer | _Failure", began: float, judged: Callable[[str, "_Answer"], tuple[State, str]]
+) -> Scrape:
+    """The answer as its reader judges it."""
     duration = time.monotonic() - began
     if isinstance(answer, _Failure):
         return Scrape(
             state=answer.state, url=answer.url, message=answer.message, status=answer.status, duration=duration
         )
     text = answer.body.decode("utf-8", errors="replace")
-    state, message = _judged(text, answer)
+    state, message = judged(text, answer)
     return Scrape(
         state=state,
         url=answer.url,
@@ -127,12 +155,23 @@ def engine_version(url: str, timeout: float = 2.0) -> str | None:
     return version if isinstance(version, str) and version[:1].isdecimal() else None
 
 
+def _taken(text: str, answer: "_Answer") -> tuple[State, str]:
+    """Whether this answer says that the body was taken."""
+    if answer.status // 100 == 2:
+        return "ok", ""
+    said = " ".join(text[:_SHOWN_CHARACTERS].split())
+    return "http_status", _status(answer) + (f": {said}" if said else "")
+
+
+def _status(answer: "_Answer") -> str:
+    return f"the server answered {answer.status} {http.client.responses.get(answer.status, '')}".rstrip()
+
+
 def _judged(text: str, answer: "_Answer") -> tuple[State, str]:
     """Whether this answer is a metrics page."""
     start = text[:1000].lstrip("\ufeff \t\r\n")
     if answer.status != http.HTTPStatus.OK:
-        reason = http.client.responses.get(answer.status, "")
-        return "http_status", f"the server answered {answer.status} {reason}".rstrip()
+        return "http_status", _status(answer)
     if not start and not text.strip():
         return "empty", "the server answered with nothing"
     if (
@@ -162,9 +201,9 @@ class _Failure:
 
 
 def _request(
-    url: str, deadline: float, headers: Mapping[str, str], context: ssl.SSLContext | None
+    url: str, deadline: float, headers: Mapping[str, str], context: ssl.SSLContext | None, body: bytes | None = None
 ) -> _Answer | _Failure:
-    """GET, following redirects, until the deadline. Credentials in the URL become a header and are not shown."""
+    """GET, following redirects, or POST, until the deadline. Credentials in the URL become a header, not shown."""
     visited: set[str] = set()
     parts = urlsplit(url)
     if parts.username is not None:
@@ -177,7 +216,7 @@ def _request(
             return _Failure("redirect_loop", shown, "the server redirects in a circle")
         visited.add(shown)
         try:
-            answer = _get(parts, deadline, headers, context)
+            answer = _exchange(parts, deadline, headers, context, body)
         except OSError as error:
             return _network_failure(error, shown, deadline)
         except http.client.IncompleteRead:
@@ -186,15 +225,19 @@ def _request(
             return _Failure("not_http", shown, f"the server does not speak HTTP ({type(error).__name__})")
         if not isinstance(answer, SplitResult):
             return answer
-        if answer.netloc != parts.netloc:
-            headers = {name: value for name, value in headers.items() if name.lower() != "authorization"}
+        if (answer.scheme, answer.netloc) != (parts.scheme, parts.netloc):
+            headers = {}  # any of them may be a secret, and another server asks
         parts = answer
 
 
-def _get(
-    parts: SplitResult, deadline: float, headers: Mapping[str, str], context: ssl.SSLContext | None
+def _exchange(
+    parts: SplitResult,
+    deadline: float,
+    headers: Mapping[str, str],
+    context: ssl.SSLContext | None,
+    sent: bytes | None,
 ) -> _Answer | _Failure | SplitResult:
-    """One exchange: the answer, or where it redirects to."""
+    """One request and its answer, or where a GET is redirected to."""
     url = parts.geturl()
     remaining = deadline - time.monotonic()
     if remaining <= 0:
@@ -213,9 +256,9 @@ def _get(
         connection.connect()
         with closing(connection.sock) as connected:
             connection.sock = _Deadline(connected, deadline)
-            connection.request("GET", path, headers={**accept, **headers})
+            connection.request("GET" if sent is None else "POST", path, sent, {**accept, **headers})
             response = connection.getresponse()
-            if response.status in (301, 302, 303, 307, 308):
+            if sent is None and response.status in (301, 302, 303, 307, 308):
                 where = urlsplit(urljoin(url, response.getheader("Location") or ""))
                 if where.scheme in ("http", "https") and where.hostname:
                     return where._replace(fragment="")

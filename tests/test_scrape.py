@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from monitor import scrape as module
-from monitor.scrape import engine_version, metrics_url, scrape
+from monitor.scrape import engine_version, metrics_url, post, scrape
 from planner.errors import InputError
 
 Answer = Callable[[socket.socket, str], None]
@@ -173,6 +173,60 @@ def test_credentials_go_along_but_are_not_shown_nor_handed_on() -> None:
     assert found.ok
     assert "secret" not in repr(found)
     assert ["Authorization: Basic bWU6c2VjcmV0" in head for head in heads] == [True, False]
+
+
+def test_no_header_is_handed_on_to_another_server() -> None:
+    """Any of them may be a secret: X-Api-Key as much as Authorization."""
+    heads: list[str] = []
+
+    def records(client: socket.socket, request: str) -> None:
+        heads.append(request)
+        says(PAGE)(client, request)
+
+    def redirects(client: socket.socket, request: str) -> None:
+        heads.append(request)
+        says(b"", "302 Found", Location=f"{other}/metrics")(client, request)
+
+    with serving(records) as other, serving(redirects) as url:
+        assert scrape(url, headers={"X-Api-Key": "secret"}).ok
+    assert ["X-Api-Key: secret" in head for head in heads] == [True, False]
+
+
+def test_a_body_is_posted_whole_and_what_the_receiver_said_is_kept() -> None:
+    got: list[str] = []
+
+    def takes(client: socket.socket, request: str) -> None:
+        got.append(request if request.endswith("}") else request + client.recv(65536).decode())
+        says(b"taken", "202 Accepted")(client, request)
+
+    with serving(takes) as url:
+        found = post(f"{url}/hook?key=1", b'{"text": "hello"}', {"Content-Type": "application/json"})
+    assert (found.state, found.status, found.text, found.message) == ("ok", 202, "taken", "")
+    assert got[0].startswith("POST /hook?key=1 HTTP/1.1\r\n")
+    assert "Content-Type: application/json\r\n" in got[0]
+    assert got[0].endswith('\r\n\r\n{"text": "hello"}')
+
+
+@pytest.mark.parametrize(
+    ("answer", "state", "message"),
+    [
+        (says(b"no_text", "400 Bad Request"), "http_status", "the server answered 400 Bad Request: no_text"),
+        (says(b"", "503 Service Unavailable"), "http_status", "the server answered 503 Service Unavailable"),
+        (says(b"", "301 Moved Permanently", Location="/"), "http_status", "the server answered 301 Moved Permanently"),
+        (hangs, "timeout", "did not answer in time"),
+        (drips, "timeout", "did not answer in time"),
+    ],
+)  # fmt: skip
+def test_a_receiver_in_a_bad_mood(answer: Answer, state: str, message: str) -> None:
+    with serving(answer) as url:
+        found = post(url, b"{}", {}, timeout=0.5 if state == "timeout" else 20)
+    assert found.state == state
+    assert found.message.endswith(message)
+
+
+def test_a_post_needs_an_address() -> None:
+    with pytest.raises(InputError, match="url"):
+        post("hooks.example/x", b"", {})
 
 
 def test_nobody_listens() -> None:
