@@ -13,9 +13,10 @@ observations in cross-validation for its kind of case, and none is below the phy
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from planner.calibration import CalibratedLaw, Calibration, without_floor
 from planner.deployment import Deployment
 from planner.gpu import Gpu
 from planner.kv_layout import KvLayout
@@ -111,18 +112,27 @@ def latency(
     num_gpu_blocks: int,
     streams: float | None = None,
     constants: Constants = CONSTANTS,
+    calibration: Calibration | None = None,
 ) -> Latency | None:
     """Predicts the speed of one deployment under one load.
 
     num_gpu_blocks  blocks in the KV pool of one replica  [blocks]
     streams         requests in flight where they were measured, in place of the load's own  [requests]
+    calibration     of this model on this device, in place of constants fitted elsewhere
 
-    None where the device's bandwidth or arithmetic is not known (see `unknown`) or the pool holds no request.
+    None where the device's bandwidth or arithmetic is not known (see `unknown`) and no calibration says what it does,
+    or where the pool holds no request.
     """
-    if unknown(deployment.gpu):
+    law: StepLaw
+    if calibration is not None:
+        gpu = without_floor(deployment.gpu) if unknown(deployment.gpu) else deployment.gpu
+        deployment = replace(deployment, gpu=gpu)
+        work = work_of(model, deployment, layout, stages)
+        law = CalibratedLaw(deployment, workload, work, constants, calibration, layout.bytes_per_token)
+    elif unknown(deployment.gpu):
         return None
-    work = work_of(model, deployment, layout, stages)
-    law = StepLaw(deployment, workload, work, constants)
+    else:
+        law = StepLaw(deployment, workload, work_of(model, deployment, layout, stages), constants)
     held, whole = _held(workload, layout, num_gpu_blocks, deployment)
     if held < 1:
         return None
@@ -227,8 +237,8 @@ def _first(law: StepLaw, first: float, streams: float, tpot: float) -> float:
 
 def _result(law: StepLaw, deployment: Deployment, workload: Workload, run: _Run, whole: float) -> Latency:
     streams, replicas, floor = run.streams, deployment.data_parallel_size, law.floor(run.streams)
-    kind = spread_kind(law.work, deployment.gpu, streams, law.open_loop)
-    most = streams * law.output / law.served_floor(streams) * replicas
+    kind, least_served = _kind(law, streams), law.served_floor(streams)
+    most = streams * law.output / least_served * replicas if least_served else math.inf
     rate = run.tokens_per_s * replicas
     others = _unread(law, streams) * run.prefill
     step = run.step
@@ -248,17 +258,26 @@ def _result(law: StepLaw, deployment: Deployment, workload: Workload, run: _Run,
         turning_streams=law.turning_streams(),
         stable=run.stable,
         kind=kind,
-        assumptions=_assumptions(law, workload, kind, streams, whole),
+        assumptions=_assumptions(law, deployment, workload, kind, streams, whole),
     )  # fmt: skip
 
 
 def _ranged(metric: str, law: StepLaw, run: _Run, value: float, least: float = 0.0, most: float = math.inf) -> Range:
     """The value in the range of its kind; from MANY_STREAMS to the next measured number, twice that, one kind's factors
     turn into the other's."""
-    few, many = (SPREAD[metric][spread_kind(law.work, law.gpu, streams, law.open_loop)] for streams in (1, run.streams))
-    share = min(1.0, math.log2(max(1.0, run.streams / MANY_STREAMS)))
-    low, high = (one ** (1 - share) * other**share for one, other in zip(few, many, strict=True))
+    if isinstance(law, CalibratedLaw):
+        low, high = law.calibration.spread[metric]
+    else:
+        few, many = (SPREAD[metric][_kind(law, streams)] for streams in (1, run.streams))
+        share = min(1.0, math.log2(max(1.0, run.streams / MANY_STREAMS)))
+        low, high = (one ** (1 - share) * other**share for one, other in zip(few, many, strict=True))
     return Range(min(max(value, least), most), max(value * low, least), min(max(value * high, least), most))
+
+
+def _kind(law: StepLaw, streams: float) -> str:
+    if isinstance(law, CalibratedLaw):
+        return law.calibration.kind
+    return spread_kind(law.work, law.gpu, streams, law.open_loop)
 
 
 def _held(workload: Workload, layout: KvLayout, blocks: int, deployment: Deployment) -> tuple[float, float]:
@@ -270,8 +289,13 @@ def _held(workload: Workload, layout: KvLayout, blocks: int, deployment: Deploym
     return float(min(room, deployment.step_seqs)), float(min(whole, deployment.step_seqs))
 
 
-def _assumptions(law: StepLaw, workload: Workload, kind: str, streams: float, whole: float) -> tuple[str, ...]:
-    lines = [f"Speed constants were fitted on {FITTED_ON}; the range is that of the kind “{kind}”."]
+def _assumptions(
+    law: StepLaw, deployment: Deployment, workload: Workload, kind: str, streams: float, whole: float
+) -> tuple[str, ...]:
+    if isinstance(law, CalibratedLaw):
+        lines = [law.calibration.assumption(deployment)]
+    else:
+        lines = [f"Speed constants were fitted on {FITTED_ON}; the range is that of the kind “{kind}”."]
     if streams > whole:
         lines.append(
             f"{streams:,.0f} requests run at once where the pool holds {whole:,.0f} of full length: a request has "

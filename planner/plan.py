@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
+from planner.calibration import Calibration
 from planner.cost import Billing, Cost, cost
 from planner.deployment import Deployment
 from planner.errors import Refusal
@@ -47,6 +48,7 @@ class Plan:
     slo               latencies promised
     usd_per_gpu_hour  price of one device, the user's own or the median of the quotes  [dollars/hour]
     billing           what is paid beside the devices, and how
+    calibration       constants measured on this model and device, used in place of those fitted elsewhere
     refusal           why the engine would not start with these flags, empty when it would
     layout            how vLLM lays out the KV cache
     weights           bytes of weights on a rank of each pipeline stage
@@ -62,6 +64,7 @@ class Plan:
     slo: Slo
     usd_per_gpu_hour: float | None
     billing: Billing = Billing()
+    calibration: Calibration | None = None
     refusal: str = ""
     layout: KvLayout | None = None
     weights: tuple[Weights, ...] = ()
@@ -86,7 +89,7 @@ class Plan:
     ) -> "Plan":
         """The same, planned again on another deployment, under another load or for another model."""
         asked = (model or self.model, deployment or self.deployment, workload or self.workload)
-        return plan(*asked, self.slo, self.usd_per_gpu_hour, self.billing)
+        return plan(*asked, self.slo, self.usd_per_gpu_hour, self.billing, self.calibration)
 
     def with_layout(self, layout: KvLayout) -> "Plan":
         """The same plan, had the engine this KV layout; without capacity and speed where nothing fits."""
@@ -96,7 +99,9 @@ class Plan:
         pool = self.budget.available_kv
         held = [_capacity(layout, self.deployment, self.workload, size) for size in (pool.value, pool.low, pool.high)]
         blocks, usd = held[0].num_gpu_blocks, self.usd_per_gpu_hour
-        speed = latency(self.model, self.deployment, self.workload, layout, self.weights, blocks)
+        speed = latency(
+            self.model, self.deployment, self.workload, layout, self.weights, blocks, calibration=self.calibration
+        )
         gpus, billed = self.deployment.gpus, self.billing
         price = None if speed is None or usd is None else cost(speed, self.workload, gpus, usd, billed)
         return replace(bare, capacity=(held[0], held[1], held[2]), latency=speed, cost=price)
@@ -177,22 +182,28 @@ def plan(
     slo: Slo = Slo(),
     usd_per_gpu_hour: float | None = None,
     billing: Billing = Billing(),
+    calibration: Calibration | None = None,
 ) -> Plan:
     """Plans one deployment. What the engine would refuse is a Plan with that limit, not an exception.
 
     usd_per_gpu_hour  the user's own price; None takes the median of the catalog's quotes, where there are any
+    calibration       constants measured on this model and device
 
-    Raises InputError for malformed input only.
+    Raises InputError for malformed input, a calibration of another model or device among it.
     """
+    if calibration is not None:
+        calibration.check(model, deployment)
     usd = _median_price(deployment.gpu, billing.price_kind) if usd_per_gpu_hour is None else usd_per_gpu_hour
     asked: dict[str, Any] = {
         "model": model, "deployment": deployment, "workload": workload, "slo": slo, "usd_per_gpu_hour": usd,
-        "billing": billing,
+        "billing": billing, "calibration": calibration,
     }  # fmt: skip
     try:
         layout, stages, budget = _engine(model, deployment)
     except Refusal as refusal:
         return Plan(**asked, refusal=str(refusal))
+    if calibration is not None:
+        budget = calibration.budget(budget)
     return Plan(**asked, weights=stages, budget=budget).with_layout(layout)
 
 

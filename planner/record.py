@@ -5,6 +5,7 @@ from dataclasses import asdict
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from planner.calibration import Calibration
 from planner.cost import Billing
 from planner.deployment import Deployment
 from planner.errors import InputError
@@ -85,6 +86,7 @@ def to_json(made: Plan) -> dict[str, Any]:
             "slo": asdict(made.slo),
             "usd_per_gpu_hour": made.usd_per_gpu_hour,
             "billing": asdict(made.billing),
+            "calibration": made.calibration and asdict(made.calibration),
         },
     }
     return {key: finite(value) for key, value in found.items()}
@@ -107,7 +109,13 @@ def from_json(data: Mapping[str, Any]) -> Plan:
         _built(Slo, _table(inputs, "slo"), "inputs.slo"),
         _typed(float | None, inputs.get("usd_per_gpu_hour"), "inputs.usd_per_gpu_hour"),
         _built(Billing, _table({"billing": {}, **inputs}, "billing"), "inputs.billing"),
+        None if inputs.get("calibration") is None else calibration_from(_table(inputs, "calibration")),
     )
+
+
+def calibration_from(data: Mapping[str, Any]) -> Calibration:
+    """A calibration of a file or the store. Raises InputError naming the key that is missing or wrong."""
+    return _built(Calibration, data, "calibration")
 
 
 def _spec(model: Mapping[str, Any]) -> ModelSpec:
