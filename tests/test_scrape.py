@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from monitor import scrape as module
-from monitor.scrape import engine_version, metrics_url, post, scrape
+from monitor.scrape import engine_version, metrics_url, post, scrape, trust
 from planner.errors import InputError
 
 Answer = Callable[[socket.socket, str], None]
@@ -259,11 +259,20 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_tls(certificate: Path) -> None:
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(certificate)
-    trusting = ssl.create_default_context(cafile=str(certificate.with_suffix(".crt")))
     with serving(says(PAGE), server) as url:
         assert scrape(url).state == "tls"
         assert "verify" in scrape(url).message
-        assert scrape(url, context=trusting).ok
+        assert scrape(url, context=trust(str(certificate.with_suffix(".crt")))).ok
+        assert scrape(url, context=trust(verify=False)).ok
+
+
+@pytest.mark.parametrize("text", [None, "", "no certificate"])
+def test_a_file_without_certificates(tmp_path: Path, text: str | None) -> None:
+    path = tmp_path / "ca.pem"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(InputError, match="ca_file: found .*, accepted: a readable file of PEM certificates"):
+        trust(str(path))
 
 
 @pytest.mark.parametrize(
