@@ -1,0 +1,114 @@
+"""Servers as a whole, worst first, and what they are together."""
+
+import pytest
+
+from monitor import metrics
+from monitor.fleet import Member, by_group, by_model, having, members, total
+from monitor.reading import read
+from monitor.scrape import Scrape
+from monitor.source import TargetState
+from monitor.summary import Summary, summary, usage_over_time
+from monitor.targets import Target
+from planner.verdict import Level, Verdict
+from tests.recorded import OTHERS, page
+
+
+def state(name: str, *pages: str, group: str = "", error: Scrape | None = None) -> TargetState:
+    history = tuple(read(text, at=10.0 * moment, wall=1.79e9 + 10 * moment) for moment, text in enumerate(pages))
+    target = Target(name=name, url=f"http://{name}:8000", group=group, labels={"region": "eu"})
+    return TargetState(target=target, history=history, age=1.0 if pages else None, error=error, failures=0)
+
+
+def judged(state: TargetState) -> Verdict:
+    level = {"full": Level.BAD, "busy": Level.WARNING, "gone": Level.UNKNOWN}.get(state.name, Level.GOOD)
+    return Verdict(level=level, word=state.name.title(), reason="")
+
+
+class Servers:
+    """A source of these states."""
+
+    problem = ""
+
+    def __init__(self, *states: TargetState) -> None:
+        self.states = {each.name: each for each in states}
+
+    def targets(self) -> tuple[Target, ...]:
+        return tuple(each.target for each in self.states.values())
+
+    def state(self, name: str) -> TargetState | None:
+        return self.states.get(name)
+
+    def snapshots(self, name: str, start: float, end: float, points: int = 240) -> tuple[()]:
+        return ()
+
+    def events(self, start: float, end: float, name: str | None = None) -> tuple[()]:
+        return ()
+
+
+def test_one_engine_is_the_server() -> None:
+    """80 blocks of 32 tokens, of which 79 hold requests; the window of 10 s is the gap between the two pages."""
+    found = summary(state("t", page("0.32.0-idle-whole"), page("0.32.0-preempt-blocks80-load")), 60)
+    engine = found.state.history[-1].engines[0]
+    assert (found.running, found.waiting) == (engine.running, engine.waiting)
+    assert found.kv_usage == found.kv_usage_mean == engine.kv_usage
+    assert found.capacity_tokens == 80 * 32
+    assert found.seconds == 10.0
+    assert found.models == (engine.model_name,)
+    assert found.ttft is not None
+    assert found.ttft.count > 0
+
+
+def test_engines_of_one_server_are_added_and_the_fullest_is_named() -> None:
+    found = summary(state("t", page("0.32.0-dp2-start"), page("0.32.0-dp2-load")), 60)
+    first, second = found.state.history[-1].engines
+    assert None not in (first.running, second.running, first.kv_usage, second.kv_usage)
+    assert found.running == (first.running or 0) + (second.running or 0)
+    assert found.kv_usage == max(first.kv_usage or 0, second.kv_usage or 0)
+    assert found.kv_usage_mean == pytest.approx(((first.kv_usage or 0) + (second.kv_usage or 0)) / 2)
+    assert found.capacity_tokens == (first.capacity_tokens or 0) + (second.capacity_tokens or 0)
+    past = found.state.window(60)
+    assert past is not None
+    both = [engine.histogram(metrics.TTFT) for engine in past.engines]
+    assert found.ttft is not None
+    assert found.ttft.count == sum(each.count for each in both if each)
+
+
+def test_what_one_engine_does_not_report_is_not_reported_by_the_whole() -> None:
+    lines = ('vllm:num_requests_running{engine="0"} 2', 'vllm:num_requests_waiting{engine="1"} 3')
+    found = summary(state("t", "\n".join(lines)), 60)
+    assert (found.running, found.waiting, found.kv_usage, found.output_tokens_per_s) == (None, None, None, None)
+    assert summary(state("t"), 60) == Summary(state=state("t"))
+
+
+def test_usage_over_time_ends_with_the_last_page() -> None:
+    pages = [f'vllm:kv_cache_usage_perc{{engine="0",model_name="m"}} {share / 100}\n' for share in range(90)]
+    assert usage_over_time(state("t", *pages), points=3) == [0.29, 0.59, 0.89]
+
+
+def fleet() -> list[Member]:
+    load, idle = page("0.32.0-load"), page("0.32.0-idle-whole")
+    down = Scrape(state="refused", url="http://gone", message="nothing listens there")
+    states = (state("well", idle, load, group="chat"), state("gone", load, group="chat", error=down),
+              state("full", idle, page("0.32.0-preempt-blocks80-load")), state("other", OTHERS["sglang"]))  # fmt: skip
+    return members(Servers(*states), 60, judged)
+
+
+def test_the_worst_comes_first() -> None:
+    assert [each.state.name for each in fleet()] == ["full", "gone", "well", "other"]
+
+
+def test_search_looks_at_all_that_names_a_server() -> None:
+    assert [each.state.name for each in having(fleet(), "REGION=eu full")] == ["full"]
+    assert [each.state.name for each in having(fleet(), "", "chat")] == ["gone", "well"]
+    assert having(fleet(), "nowhere") == []
+
+
+def test_totals_leave_out_servers_that_are_not_heard() -> None:
+    found = fleet()
+    chat = next(each for each in by_group(found) if each.name == "chat")
+    well = next(each for each in found if each.state.name == "well").summary
+    assert (chat.servers, chat.well, chat.silent) == (2, 1, 1)
+    assert (chat.running, chat.waiting) == (well.running, well.waiting)
+    assert chat.kv_usage == pytest.approx((well.used_tokens or 0) / (well.capacity_tokens or 1))
+    assert sum(each.servers for each in by_model(found)) == 4
+    assert total("none", []).kv_usage is None
