@@ -17,11 +17,11 @@ class Forecast:
     """A straight line through what was measured.
 
     now        value of the line at the last measurement  [unit measured]
-    slope      growth a second                            [unit/s]
-    error      standard error of the slope                [unit/s]
+    slope  growth a second                            [unit/s]
+    error  standard error of the slope                [unit/s]
     """
 
-    now: float
+    level: float
     slope: float
     error: float
 
@@ -33,12 +33,12 @@ class Forecast:
     def seconds_to(self, ceiling: float) -> tuple[float, float, float] | None:
         """Middle, soonest and latest time until the line reaches the ceiling [s]; None where it does not grow.
 
-        >>> Forecast(now=10.0, slope=2.0, error=0.5).seconds_to(20.0)
+        >>> Forecast(level=10.0, slope=2.0, error=0.5).seconds_to(20.0)
         (5.0, 3.3333333333333335, 10.0)
         """
         if not self.is_growing:
             return None
-        left = max(0.0, ceiling - self.now)
+        left = max(0.0, ceiling - self.level)
         slow, fast = self.slope - SIGNIFICANT * self.error, self.slope + SIGNIFICANT * self.error
         return left / self.slope, left / fast, left / slow if slow > 0 else inf
 
@@ -49,7 +49,7 @@ def forecast(times: Sequence[float], values: Sequence[float]) -> Forecast | None
     Raises ValueError for times and values of different lengths.
 
     >>> line = forecast(range(10), [5 + 2 * t for t in range(10)])
-    >>> round(line.now, 6), round(line.slope, 6), round(line.error, 6)
+    >>> round(line.level, 6), round(line.slope, 6), round(line.error, 6)
     (23.0, 2.0, 0.0)
     """
     if len(times) != len(values):
@@ -61,7 +61,7 @@ def forecast(times: Sequence[float], values: Sequence[float]) -> Forecast | None
     centred = x - x.mean()
     spread = float(centred @ centred)
     slope = float(centred @ y) / spread
-    now = float(y.mean() - slope * x.mean())
-    residual = y - (now + slope * x)
+    level = float(y.mean() - slope * x.mean())
+    residual = y - (level + slope * x)
     error = float(np.sqrt(residual @ residual / (len(x) - 2) / spread))
-    return Forecast(now=now, slope=slope, error=error)
+    return Forecast(level=now, slope=slope, error=error)
