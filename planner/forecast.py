@@ -16,7 +16,7 @@ SIGNIFICANT = 2.0
 class Forecast:
     """A straight line through what was measured.
 
-    now        value of the line at the last measurement  [unit measured]
+    level  value of the line at the last measurement  [unit measured]
     slope  growth a second                            [unit/s]
     error  standard error of the slope                [unit/s]
     """
@@ -64,4 +64,4 @@ def forecast(times: Sequence[float], values: Sequence[float]) -> Forecast | None
     level = float(y.mean() - slope * x.mean())
     residual = y - (level + slope * x)
     error = float(np.sqrt(residual @ residual / (len(x) - 2) / spread))
-    return Forecast(level=now, slope=slope, error=error)
+    return Forecast(level=level, slope=slope, error=error)
