@@ -1,16 +1,17 @@
 """A real vLLM server, run in an interpreter of its own: started, awaited, and ended with everything it spawned."""
 
 import os
-import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from monitor.leash import leashed
 from monitor.scrape import scrape
 from planner.measurement import INTERPRETER
 
@@ -25,6 +26,10 @@ SETTINGS = {
 
 class EngineError(RuntimeError):
     """The engine ended, or was still silent after the patience given; the message ends with its last words."""
+
+
+class Stopped(Exception):
+    """What was waited for was not wanted any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,28 +73,32 @@ def arguments(flags: Mapping[str, str | float | bool]) -> list[str]:
     return words
 
 
-@contextmanager
-def serving(engine: Engine, *, patience: float = 240) -> Iterator[str]:
-    """Run the engine for the length of a `with`, which gets its URL once it answers; then end its whole process group.
+NEVER = threading.Event()
+"""The event of whoever waits without a way to be stopped."""
 
-    Raises EngineError where the port is taken, or the engine ends or says nothing on /metrics within the patience [s].
+
+@contextmanager
+def serving(engine: Engine, *, patience: float = 240, stop: threading.Event = NEVER) -> Iterator[str]:
+    """Run the engine for the length of a `with`, which gets its URL once it answers; then end it with all it spawned.
+
+    It also ends when this process is killed: see monitor.leash. Raises EngineError where the port is taken, or the
+    engine ends or says nothing on /metrics within the patience [s]; Stopped where `stop` is set meanwhile.
     """
-    if scrape(engine.url, timeout=1).ok:
-        raise EngineError(f"something serves {engine.url} already")
+    if scrape(engine.url, timeout=2).state != "refused":
+        raise EngineError(f"something listens on {engine.url} already")
     # The CPU build's own setting of the pool would override kv_cache_memory_bytes, the flag that every build knows.
     environment = {name: value for name, value in os.environ.items() if name != "VLLM_CPU_KVCACHE_SPACE"} | SETTINGS
-    with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(
-            engine.command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
-        try:
-            _await(engine, process, log, patience)
-            yield engine.url
-        finally:
-            _end(process)
+    with (
+        tempfile.TemporaryFile("w+", errors="replace") as log,
+        leashed(engine.command, env=environment, output=log) as process,
+    ):
+        _await(engine, process, log, patience, stop)
+        yield engine.url
 
 
-def _await(engine: Engine, process: subprocess.Popen[bytes], log: IO[str], patience: float) -> None:
+def _await(
+    engine: Engine, process: subprocess.Popen[bytes], log: IO[str], patience: float, stop: threading.Event
+) -> None:
     """Return when /metrics can be read."""
     deadline = time.monotonic() + patience
     while not scrape(engine.url, timeout=5).ok:
@@ -97,18 +106,10 @@ def _await(engine: Engine, process: subprocess.Popen[bytes], log: IO[str], patie
             raise EngineError(f"vLLM ended with status {process.returncode} before it served:\n{_last_words(log)}")
         if time.monotonic() > deadline:
             raise EngineError(f"vLLM did not serve {engine.url} within {patience:.0f} s:\n{_last_words(log)}")
-        time.sleep(0.5)
+        if stop.wait(0.5):
+            raise Stopped
 
 
 def _last_words(log: IO[str], lines: int = 20) -> str:
     log.seek(0)
     return "".join(log.readlines()[-lines:])
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask the group to end, give it 10 s, then kill what is left of it."""
-    for request in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, request)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=10)
