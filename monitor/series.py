@@ -1,11 +1,13 @@
 """Snapshots of one target -> lines over time. A gap stays a gap, and a rate is over the time between two points."""
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
-from statistics import median
+from statistics import fmean, median
 from typing import NamedTuple
 
-from monitor.metrics import HISTOGRAMS
+from monitor.metrics import HISTOGRAMS, Metric
 from monitor.snapshot import EngineSnapshot, Snapshot
 from monitor.window import EngineWindow, window
 
@@ -13,6 +15,8 @@ POINTS = 120
 """Points a line at most: as many as a chart of this width can show  [points]."""
 GAP = 2.5
 """A pause this many times longer than usual is a gap  [ratio]."""
+PAIRS = 4096
+"""Pairs of Snapshots whose rates are kept: a line is drawn every few seconds, and only its end is new  [pairs]."""
 
 
 class Series(NamedTuple):
@@ -28,9 +32,19 @@ class Series(NamedTuple):
     values: tuple[float | None, ...]
 
     @property
+    def known(self) -> tuple[float, ...]:
+        """What there is to draw  [unit of the quantity]."""
+        return tuple(value for value in self.values if value is not None)
+
+    @property
+    def mean(self) -> float | None:
+        """Of the points, each as long as the others  [unit of the quantity]."""
+        return fmean(self.known) if self.known else None
+
+    @property
     def finding(self) -> str:
         """What the line says in words, for those who do not see it."""
-        known = [value for value in self.values if value is not None]
+        known = self.known
         if not known:
             return "nothing reported"
         return f"{known[-1]:.3g} now, {min(known):.3g} to {max(known):.3g}"
@@ -46,14 +60,29 @@ def gauges(history: Sequence[Snapshot], *quantities: str) -> list[Series]:
 def rates(history: Sequence[Snapshot], *quantities: str) -> list[Series]:
     """Properties of EngineWindow, or quantiles such as ttft_p99, between one point and the next."""
     pages = _thinned(history)
-    windows = [window(before, after) for before, after in pairwise(pages)]
-    points = [(each.after.wall or each.after.at, each.engines) for each in windows]
-    return _series(points, quantities, _rate)
+    points = [(after.wall or after.at, _between(before, after)) for before, after in pairwise(pages)]
+    return _series(points, quantities, _Drawn.rate)
+
+
+def splits(history: Sequence[Snapshot], metric: Metric) -> list[Series]:
+    """A line for each label of a gauge, or of a counter's increase a second, its engines added: why, whence, how."""
+    pages = _thinned(history)
+    if metric.kind == "gauge":
+        points = [(page.wall or page.at, _added(engine.split(metric) for engine in page.engines)) for page in pages]
+    else:
+        points = [
+            (after.wall or after.at, _added(engine.split(metric) for engine in _between(before, after)))
+            for before, after in pairwise(pages)
+        ]
+    labels = dict.fromkeys(label for _, split in points for label in split)
+    return [_line(label, [(time, split.get(label)) for time, split in points]) for label in labels]
 
 
 def restarts(history: Sequence[Snapshot]) -> list[float]:
-    """When counters began anew: Unix times  [s]."""
-    return [after.wall or after.at for before, after in pairwise(history) if window(before, after).has_restarted]
+    """When counters began anew: Unix times of the points drawn  [s]."""
+    pages = _thinned(history)
+    found = ((after, _between(before, after)) for before, after in pairwise(pages))
+    return [after.wall or after.at for after, engines in found if any(each.has_restarted for each in engines)]
 
 
 def _thinned(history: Sequence[Snapshot]) -> Sequence[Snapshot]:
@@ -61,35 +90,89 @@ def _thinned(history: Sequence[Snapshot]) -> Sequence[Snapshot]:
     return history[:: -max(1, -(-len(history) // POINTS))][::-1]
 
 
-def _rate(engine: EngineWindow, quantity: str) -> float | None:
-    if hasattr(EngineWindow, quantity):
-        value: float | None = getattr(engine, quantity)
-        return value
-    key, _, percent = quantity.rpartition("_p")
-    found = engine.quantile(_BY_KEY[key], int(percent) / 100)
-    return found and found.value
-
-
 _BY_KEY = {metric.key: metric for metric in HISTOGRAMS}
 
 
+class _Drawn:
+    """One engine between two points, with what has been drawn of it."""
+
+    def __init__(self, found: EngineWindow) -> None:
+        self.engine, self.model_name, self.has_restarted = found.engine, found.model_name, found.has_restarted
+        self._window = found
+        self._rates: dict[str, float | None] = {}
+        self._splits: dict[str, Mapping[str, float]] = {}
+
+    def rate(self, quantity: str) -> float | None:
+        if quantity not in self._rates:
+            self._rates[quantity] = self._rate(quantity)
+        return self._rates[quantity]
+
+    def _rate(self, quantity: str) -> float | None:
+        if hasattr(EngineWindow, quantity):
+            value: float | None = getattr(self._window, quantity)
+            return value
+        key, _, percent = quantity.rpartition("_p")
+        found = self._window.quantile(_BY_KEY[key], int(percent) / 100)
+        return found and found.value
+
+    def split(self, metric: Metric) -> Mapping[str, float]:
+        if metric.key not in self._splits:
+            increases = self._window.increases(metric)
+            self._splits[metric.key] = {label: count / self._window.seconds for label, count in increases.items()}
+        return self._splits[metric.key]
+
+
+class _Pair(NamedTuple):
+    """Two Snapshots by identity: they are never compared by what they hold."""
+
+    before: Snapshot
+    after: Snapshot
+
+    def __hash__(self) -> int:
+        return hash((id(self.before), id(self.after)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Pair) and self.before is other.before and self.after is other.after
+
+
+def _between(before: Snapshot, after: Snapshot) -> tuple[_Drawn, ...]:
+    return _engines(_Pair(before, after))
+
+
+@lru_cache(maxsize=PAIRS)
+def _engines(pair: _Pair) -> tuple[_Drawn, ...]:
+    return tuple(_Drawn(engine) for engine in window(*pair).engines)
+
+
+def _added(splits: Iterable[Mapping[str, float]]) -> Mapping[str, float]:
+    found: Counter[str] = Counter()
+    for split in splits:
+        found.update(split)
+    return found
+
+
 def _series(
-    points: Sequence[tuple[float, Sequence[EngineSnapshot | EngineWindow]]],
+    points: Sequence[tuple[float, Sequence[EngineSnapshot] | Sequence[_Drawn]]],
     quantities: Sequence[str],
     value: Callable[..., float | None],
 ) -> list[Series]:
-    times = [time for time, _ in points]
-    usual = median([later - earlier for earlier, later in pairwise(times)] or [0.0])
     names = {(engine.engine, engine.model_name): None for _, engines in points for engine in engines}
     lines = []
     for place in names:
         for quantity in quantities:
-            line: list[tuple[float, float | None]] = []
-            for time, engines in points:
-                if line and time - line[-1][0] > GAP * usual:
-                    line.append((time, None))
-                found = next((e for e in engines if (e.engine, e.model_name) == place), None)
-                line.append((time, None if found is None else value(found, quantity)))
+            found = [next((e for e in engines if (e.engine, e.model_name) == place), None) for _, engines in points]
+            values = [None if engine is None else value(engine, quantity) for engine in found]
             label = quantity.replace("_", " ") + (f", engine {place[0]}" if len(names) > 1 else "")
-            lines.append(Series(label, tuple(t for t, _ in line), tuple(v for _, v in line)))
+            lines.append(_line(label, list(zip((time for time, _ in points), values, strict=True))))
     return lines
+
+
+def _line(name: str, points: Sequence[tuple[float, float | None]]) -> Series:
+    """The points with a None wherever a pause is much longer than usual."""
+    usual = median([later - earlier for (earlier, _), (later, _) in pairwise(points)] or [0.0])
+    line: list[tuple[float, float | None]] = []
+    for time, value in points:
+        if line and time - line[-1][0] > GAP * usual:
+            line.append((time, None))
+        line.append((time, value))
+    return Series(name, tuple(time for time, _ in line), tuple(value for _, value in line))

@@ -1,7 +1,8 @@
 """Lines over time from short pages made by hand."""
 
+from monitor.metrics import FINISHED, WAITING_BY_REASON
 from monitor.reading import read
-from monitor.series import POINTS, gauges, rates, restarts
+from monitor.series import POINTS, gauges, rates, restarts, splits
 from monitor.snapshot import Snapshot
 
 
@@ -43,3 +44,20 @@ def test_a_long_history_is_thinned_and_keeps_its_newest_point() -> None:
     (line,) = gauges(pages, "running")
     assert len(line.values) <= POINTS
     assert line.values[-1] == 719
+
+
+def test_a_split_has_a_line_for_each_label_and_its_engines_added() -> None:
+    def page(time: float, stop: int, length: int) -> Snapshot:
+        return read(
+            "".join(
+                f'vllm:request_success_total{{engine="{engine}",finished_reason="stop",model_name="m"}} {stop}\n'
+                f'vllm:request_success_total{{engine="{engine}",finished_reason="length",model_name="m"}} {length}\n'
+                f'vllm:num_requests_waiting_by_reason{{engine="{engine}",reason="capacity",model_name="m"}} {length}\n'
+                for engine in "01"
+            ),
+            at=time,
+        )
+
+    pages = [page(0, 0, 0), page(5, 10, 0), page(10, 20, 5)]
+    assert {line.name: line.values for line in splits(pages, FINISHED)} == {"stop": (4, 4), "length": (0, 2)}
+    assert [line.values for line in splits(pages, WAITING_BY_REASON)] == [(0, 0, 10)]
