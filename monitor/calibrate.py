@@ -1,0 +1,313 @@
+"""Windows of real traffic -> Calibration: the plan's constants as this model has them on this device.
+
+A step takes the longer, the more requests run, the more tokens they have cached, and the more prompts are read beside:
+
+    gap = step + running × sequence + cached × token + (prompt tokens/s × gap) × prompt token
+
+so the four constants are a least-squares fit of the mean time between tokens over many windows, none of them negative.
+How many requests ran on average follows from the gaps alone: their sum over the seconds (Little's law).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, pairwise
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from monitor import metrics
+from monitor.snapshot import EngineSnapshot, Snapshot
+from monitor.window import EngineWindow, window
+from planner.calibration import TERMS, Calibration, engine_of
+from planner.errors import InputError
+from planner.latency import Latency, latency
+from planner.plan import Plan
+from planner.workload import Workload
+
+LEAST_WINDOWS = 8
+"""Windows with traffic that a calibration rests on at least  [windows]."""
+LEAST_GAPS = 50
+"""Gaps between tokens that make a window's mean worth fitting  [gaps]."""
+WINDOW = 20.0
+"""Length of a window: many steps, and a load that hardly changes in it  [s]."""
+NARROWEST = 0.03
+"""No range is narrower than this share of the prediction, however well a fit went  [ratio]."""
+_SPREAD = (0.1, 0.9)
+METRICS = {"tpot_s": "tpot", "ttft_s": "ttft", "output_tokens_per_s": "output_tokens_per_s"}
+"""A plan's figures of speed, and what a calibration calls their ranges."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What one engine did in one window, as the step law speaks of it.
+
+    seconds              how long                                                    [s]
+    gap_s                mean time between two tokens of a request                   [s]
+    running              requests that decoded, on average                          [requests]
+    input_tokens         mean prompt of the requests that finished                   [tokens]
+    output_tokens        their mean output                                           [tokens]
+    prompt_tokens_per_s  prompt tokens computed, those found in the cache left out   [tokens/s]
+    prefix_hit_ratio     share of prompt tokens found in the cache                   [ratio]
+    requests_per_s       requests that finished                                      [requests/s]
+    output_tokens_per_s  tokens generated                                            [tokens/s]
+    ttft_s               mean time to first token                                    [s]
+    queue_s              mean time in the queue before                               [s]
+    """
+
+    seconds: float
+    gap_s: float
+    running: float
+    input_tokens: float
+    output_tokens: float
+    prompt_tokens_per_s: float
+    prefix_hit_ratio: float
+    requests_per_s: float
+    output_tokens_per_s: float
+    ttft_s: float | None
+    queue_s: float | None
+
+    @property
+    def streams(self) -> float:
+        """Requests that decoded or had their prompt read, on average (Little's law)  [requests]."""
+        reading = 0.0 if self.ttft_s is None else max(0.0, self.ttft_s - (self.queue_s or 0.0))
+        return self.running + self.requests_per_s * reading
+
+    @property
+    def cached_tokens(self) -> float:
+        """Of all these, which are half way through their output on average  [tokens]."""
+        return self.streams * (self.input_tokens + self.output_tokens / 2)
+
+    @property
+    def workload(self) -> Workload:
+        """The same as a plan's load: requests of these lengths, so many finishing a second."""
+        return Workload(
+            input_tokens=max(1, round(self.input_tokens)),
+            output_tokens=max(1, round(self.output_tokens)),
+            request_rate=self.requests_per_s,
+            prefix_hit_ratio=min(0.999, self.prefix_hit_ratio),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accuracy:
+    """How far a metric was off on windows that came after those it was fitted on.
+
+    metric   tpot_s, ttft_s or output_tokens_per_s
+    before   median error without the calibration; None where the plan has no speed   [ratio]
+    after    with it                                                                  [ratio]
+    covered  share of the windows in the calibration's range                          [ratio]
+    windows  how many were there                                                      [windows]
+    """
+
+    metric: str
+    before: float | None
+    after: float
+    covered: float
+    windows: int
+
+
+def windows(history: Sequence[Snapshot], seconds: float = WINDOW) -> list[EngineWindow]:
+    """One engine's history in windows of about this length; engines stay apart."""
+    pages, kept = [], None
+    for page in history:
+        if kept is None or page.at - kept >= seconds:
+            pages.append(page)
+            kept = page.at
+    return [each for before, after in pairwise(pages) for each in window(before, after).engines]
+
+
+def observations(found: Iterable[EngineWindow]) -> list[Observation]:
+    """Those windows in which enough was generated, without a restart or preemption."""
+    return [seen for each in found if (seen := observation(each)) is not None]
+
+
+def observation(found: EngineWindow) -> Observation | None:
+    """What an engine did in a window; None where that cannot be said or was no steady work."""
+    gaps = found.histogram(metrics.ITL)
+    prompts, outputs = found.histogram(metrics.PROMPT_LENGTH), found.histogram(metrics.OUTPUT_LENGTH)
+    read, rate = found.rate(metrics.PROMPT_TOKENS), found.output_tokens_per_s
+    requests = found.requests_per_s
+    if gaps is None or gaps.count < LEAST_GAPS or not gaps.mean or found.has_restarted:
+        return None
+    if found.increase(metrics.PREEMPTIONS) or read is None or not rate or not requests:
+        return None
+    if prompts is None or outputs is None or not prompts.mean or not outputs.mean:
+        return None
+    hits = found.prefix_hit_rate or 0.0
+    return Observation(
+        seconds=found.seconds,
+        gap_s=gaps.mean,
+        running=gaps.total / found.seconds,
+        input_tokens=prompts.mean,
+        output_tokens=outputs.mean,
+        prompt_tokens_per_s=read * (1 - hits),
+        prefix_hit_ratio=hits,
+        requests_per_s=requests,
+        output_tokens_per_s=rate,
+        ttft_s=found.mean(metrics.TTFT),
+        queue_s=found.mean(metrics.QUEUE),
+    )
+
+
+def calibration(
+    made: Plan, seen: Sequence[Observation], name: str, fitted: str, engine: EngineSnapshot | None = None
+) -> Calibration:
+    """The constants that explain these observations best, in the plan's model and device.
+
+    name    what people will call it
+    fitted  today, as YYYY-MM-DD
+    engine  the server now, which says how much memory was left for its pool
+
+    Its range is how far the later half of the observations lay from a fit of the earlier half.
+    Raises InputError where the plan's engine would not start, or where there is too little traffic.
+    """
+    if made.layout is None or made.capacity is None:
+        raise InputError("plan", str(made.limit), "a plan whose engine starts")
+    if len(seen) < LEAST_WINDOWS:
+        accepted = f"at least {LEAST_WINDOWS} windows in which requests were served without preemption"
+        raise InputError("windows", len(seen), accepted)
+    whole = _fitted(made, seen, name, fitted, engine)
+    half = len(seen) // 2
+    early = _fitted(made, seen[:half], name, fitted, engine)
+    return replace(whole, spread=_spread(made, early, seen[half:]))
+
+
+def accuracy(made: Plan, calibrated: Calibration, later: Sequence[Observation]) -> list[Accuracy]:
+    """The error on windows it was not fitted on, before and after."""
+    found = []
+    for metric in METRICS:
+        before = [abs(each - 1) for each in _ratios(made, None, later, metric)]
+        after = [abs(each - 1) for each in _ratios(made, calibrated, later, metric)]
+        if after:
+            low, high = calibrated.spread[METRICS[metric]]
+            inside = [low <= each <= high for each in _ratios(made, calibrated, later, metric)]
+            found.append(
+                Accuracy(
+                    metric=metric,
+                    before=median(before) if before else None,
+                    after=median(after),
+                    covered=sum(inside) / len(inside),
+                    windows=len(after),
+                )
+            )
+    return found
+
+
+def workload(seen: Sequence[Observation]) -> Workload:
+    """The load of these windows, for a plan: their lengths and arrivals, each window by the requests it finished.
+
+    Raises InputError where there are none.
+    """
+    if not seen:
+        raise InputError("windows", 0, "at least one window in which requests finished")
+    finished = np.array([each.requests_per_s * each.seconds for each in seen])
+    inputs, outputs, hits = (
+        float(np.average([getattr(each, key) for each in seen], weights=finished))
+        for key in ("input_tokens", "output_tokens", "prefix_hit_ratio")
+    )
+    return Workload(
+        input_tokens=max(1, round(inputs)),
+        output_tokens=max(1, round(outputs)),
+        request_rate=float(finished.sum()) / sum(each.seconds for each in seen),
+        prefix_hit_ratio=min(0.999, hits),
+    )
+
+
+def _fitted(
+    made: Plan, seen: Sequence[Observation], name: str, fitted: str, engine: EngineSnapshot | None
+) -> Calibration:
+    assert made.layout is not None
+    gaps = np.array([each.gap_s for each in seen])
+    columns = np.array(
+        [[1.0, each.streams, each.cached_tokens, each.prompt_tokens_per_s * each.gap_s] for each in seen]
+    )
+    terms, errors = _nonnegative(columns / gaps[:, None], np.ones(len(seen)))
+    found = Calibration(
+        name=name,
+        model=made.model.name,
+        gpu=made.deployment.gpu.name,
+        engine=engine_of(made.deployment),
+        **dict(zip(TERMS, (*terms, 0.0), strict=True)),
+        errors=dict(zip(TERMS[:-1], errors, strict=True)),
+        bytes_per_token=made.layout.bytes_per_token,
+        other_bytes=None if engine is None else _other_bytes(made, engine),
+        spread=dict.fromkeys(METRICS.values(), (1.0, 1.0)),
+        windows=len(seen),
+        seconds=sum(each.seconds for each in seen),
+        fitted=fitted,
+    )
+    firsts = [
+        each.ttft_s - (each.queue_s or 0.0) - expected.ttft_s.value
+        for each in seen
+        if each.ttft_s is not None and (expected := _expected(made, found, each)) is not None
+    ]
+    return replace(found, first_s=max(0.0, median(firsts))) if firsts else found
+
+
+def _nonnegative(columns: NDArray[np.float64], target: NDArray[np.float64]) -> tuple[list[float], list[float]]:
+    """Least squares without negative terms, and their standard errors: the best of all subsets of so few columns."""
+    best, many = (np.inf, [0.0] * columns.shape[1], [0.0] * columns.shape[1]), columns.shape[1]
+    for size in range(1, many + 1):
+        for chosen in combinations(range(many), size):
+            part = columns[:, chosen]
+            scale = np.abs(part).max(axis=0)
+            if not scale.all():
+                continue
+            solved, _, rank, _ = np.linalg.lstsq(part / scale, target, rcond=1e-6)
+            if rank < size or (solved < 0).any():
+                continue
+            residual = target - part / scale @ solved
+            missed = float(residual @ residual)
+            if missed < best[0] * (1 - 1e-9):
+                noise = missed / max(1, len(target) - size)
+                spread = np.sqrt(np.diag(np.linalg.inv((part / scale).T @ (part / scale))) * noise)
+                terms, errors = np.zeros(many), np.zeros(many)
+                terms[list(chosen)], errors[list(chosen)] = solved / scale, spread / scale
+                best = missed, terms.tolist(), errors.tolist()
+    return best[1], best[2]
+
+
+def _expected(made: Plan, calibrated: Calibration | None, seen: Observation) -> Latency | None:
+    assert made.layout is not None
+    assert made.capacity is not None
+    blocks, streams = made.capacity[0].num_gpu_blocks, max(1.0, seen.streams)
+    return latency(made.model, made.deployment, seen.workload, made.layout, made.weights, blocks, streams,
+                   calibration=calibrated)  # fmt: skip
+
+
+def _ratios(made: Plan, calibrated: Calibration | None, seen: Sequence[Observation], metric: str) -> list[float]:
+    """Measured over predicted, window by window."""
+    found = []
+    for each in seen:
+        expected = _expected(made, calibrated, each)
+        actual = {
+            "tpot_s": each.gap_s,
+            "ttft_s": None if each.ttft_s is None else each.ttft_s - (each.queue_s or 0.0),
+            "output_tokens_per_s": each.output_tokens_per_s,
+        }[metric]
+        if expected is not None and actual is not None:
+            found.append(actual / getattr(expected, metric).value)
+    return found
+
+
+def _spread(made: Plan, early: Calibration, later: Sequence[Observation]) -> dict[str, tuple[float, float]]:
+    """Between which factors 80 % of the later windows lay  [ratio]."""
+    spread = {}
+    for metric, kind in METRICS.items():
+        low, high = np.quantile(_ratios(made, early, later, metric) or [1.0], _SPREAD)
+        spread[kind] = min(float(low), 1 - NARROWEST), max(float(high), 1 + NARROWEST)
+    return spread
+
+
+def _other_bytes(made: Plan, engine: EngineSnapshot) -> int | None:
+    """What the plan thought was free and the server did not find so, where its pool is what memory left  [bytes]."""
+    server = made.deployment
+    set_by_hand = server.kv_cache_memory_bytes or server.num_gpu_blocks_override or server.gpu.is_cpu
+    reported = engine.number(metrics.BLOCKS_OVERRIDE) or engine.number(metrics.KV_MEMORY)
+    utilization = engine.number(metrics.UTILIZATION)
+    if set_by_hand or reported or made.layout is None or made.budget is None or not engine.num_gpu_blocks:
+        return None
+    if utilization is not None and utilization != server.utilization:
+        return None
+    return made.budget.available_kv.value - engine.num_gpu_blocks * made.layout.bytes_per_block
