@@ -39,7 +39,7 @@ def test_the_constants_of_an_exact_server_are_found() -> None:
     found = calibration(PLAN, [served(*load) for load in LOADS], "exact", "2026-11-30")
     assert found.step_s == pytest.approx(TRUTH.step_s, rel=0.01)
     assert found.sequence_s == pytest.approx(TRUTH.sequence_s, rel=0.05)
-    assert found.token_s == pytest.approx(TRUTH.token_s, rel=0.1)
+    assert found.token_s == pytest.approx(TRUTH.token_s, rel=0.15)  # the law spares a request its own prompt
     assert found.prompt_token_s == pytest.approx(TRUTH.prompt_token_s, rel=0.05)
     assert found.windows == len(LOADS)
     assert found.seconds == 20.0 * len(LOADS)
