@@ -2,7 +2,7 @@
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -75,24 +75,42 @@ class Histogram:
         return Histogram(bounds=self.bounds, counts=_ascending(counts), total=max(0.0, self.total - earlier.total))
 
 
-def histogram(buckets: Mapping[float, float], total: float | None, count: float | None) -> Histogram | None:
-    """From what a page holds of it, or None when not even its count is there. Lost pieces are left out, not guessed."""
-    counts = dict(buckets)
-    if count is not None:
-        counts.setdefault(inf, count)
-    if inf not in counts:
-        return None
-    bounds = tuple(sorted(counts))
-    ordered = _ascending(array("d", (counts[bound] for bound in bounds)))
-    return Histogram(bounds=_shared(bounds), counts=ordered, total=0.0 if total is None else total)
+class Shape(NamedTuple):
+    """Where the buckets and the sum of a histogram stand among its series.
 
+    bounds  upper bounds, ascending; the last is inf   [unit of the metric]
+    places  of each bound's count                      [position]
+    total   where the sum is, None where it is not     [position]
+    """
 
-def _ascending(counts: "array[float]") -> "array[float]":
-    """Buckets are written one after the other while requests finish: a bucket may lag the one before it."""
-    return array("d", accumulate(counts, max))
+    bounds: tuple[float, ...]
+    places: tuple[int, ...]
+    total: int | None
+
+    def histogram(self, numbers: Sequence[float]) -> Histogram:
+        counts = _ascending([numbers[place] for place in self.places])
+        return Histogram(bounds=self.bounds, counts=counts, total=0.0 if self.total is None else numbers[self.total])
 
 
 @lru_cache(maxsize=1024)
-def _shared(bounds: tuple[float, ...]) -> tuple[float, ...]:
-    """One tuple for all histograms with these bounds: thousands are kept."""
-    return bounds
+def shape(pieces: tuple[str, ...]) -> Shape | None:
+    """Of series named by their bucket's bound, "sum" or "count"; None when the number of observations is not there.
+
+    Lost pieces are left out, not guessed. Cached: thousands of histograms share their bounds. Raises ValueError for a
+    bound that is no number.
+
+    >>> shape(("sum", "+Inf", "0.5"))
+    Shape(bounds=(0.5, inf), places=(2, 1), total=0)
+    """
+    buckets = {float(piece): place for place, piece in enumerate(pieces) if piece not in ("sum", "count")}
+    if "count" in pieces:
+        buckets.setdefault(inf, pieces.index("count"))
+    if inf not in buckets:
+        return None
+    bounds, places = zip(*sorted(buckets.items()), strict=True)
+    return Shape(bounds, places, pieces.index("sum") if "sum" in pieces else None)
+
+
+def _ascending(counts: Iterable[float]) -> "array[float]":
+    """Buckets are written one after the other while requests finish: a bucket may lag the one before it."""
+    return array("d", [*accumulate(counts, max)])

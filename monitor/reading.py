@@ -1,72 +1,135 @@
-"""A page -> Snapshot: which engine wrote it, whose each sample is, what is accepted and why the rest is missing."""
+"""A page -> Snapshot: which engine wrote it, what is accepted of what each says, and why the rest is missing."""
 
+from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import chain
 from math import isfinite, isinf, isnan
 
 from monitor import metrics
-from monitor.exposition import Page, Sample, parse
-from monitor.histogram import histogram
+from monitor.exposition import Lines, Page, changes, parse
+from monitor.histogram import shape
+from monitor.layout import MAX_ENGINES, Cell, Entry, Identity, Layout, layout
 from monitor.metrics import METRICS, Metric
 from monitor.snapshot import EngineSnapshot, Snapshot, Value
 from monitor.versions import VersionRange, release, version_range
 
-MAX_ENGINES = 256
-"""More than any one server runs: a page with more is cut here, so that memory stays bounded."""
+MAX_KNOWN_LINES = 20_000
+"""A longer page is read anew each time, so that memory stays bounded  [lines]."""
 PRODUCT = {"sglang": "SGLang", "tgi": "TGI", "llamacpp": "llama.cpp", "trtllm": "TensorRT-LLM"}
 REJECTED = "rejected: "
 """How the reason for a value that was reported, but cannot be true, begins."""
 _COUNTED = {"requests", "tokens", "blocks", "preemptions", "bytes", "items", "drafts", "samples", "flag"}
 
-Identity = tuple[tuple[str, str], ...]
-Raw = float | str | dict[str, float]
-Readings = dict[tuple[str, int], Raw]
-"""What one identity reports: by metric key and rank of the name a number, a label's text, or a number for each part."""
+Numbers = Sequence[float]
+"""Of all samples of a page, in its order."""
 
 
 def read(page: Page | str, *, version: str | None = None, at: float = 0.0, wall: float | None = None) -> Snapshot:
     """Read a page. `version` is the server's own answer, where it gave one: the range is then that release."""
     page = parse(page) if isinstance(page, str) else page
+    _, _, snapshot = _read(page, version)
+    return replace(snapshot, at=at, wall=wall)
+
+
+class Reader:
+    """Reads the pages of one server, one after the other, as `read` does, but in a fraction of the time.
+
+    They differ in some numbers and seldom in more: what those do not touch is the same object in all Snapshots.
+    """
+
+    def __init__(self) -> None:
+        self._lines: Lines | None = None
+        self._version: str | None = None
+
+    def read(self, text: str, *, version: str | None = None, at: float = 0.0, wall: float | None = None) -> Snapshot:
+        """The next page. A version once said holds until another is."""
+        lines = self._lines if version in (None, self._version) else None
+        if lines is None or not self._has_followed(lines, text):
+            self._begin(parse(text), version or self._version)
+        return replace(self._latest, at=at, wall=wall)
+
+    def _begin(self, page: Page, version: str | None) -> None:
+        """Read a page as if it were the first, and keep what the next one may share."""
+        laid, self._numbers, self._latest = _read(page, version)
+        self._version = version
+        self._lines = page.lines if page.lines and len(page.lines.texts) <= MAX_KNOWN_LINES else None
+        owners = [*enumerate(entries for _, entries in laid.engines), (_SERVER, laid.server)]
+        self._entries = [(owner, entry) for owner, entries in owners for entry in entries]
+        self._touched: dict[int, list[int]] = {}
+        for number, (_, entry) in enumerate(self._entries):
+            for place in chain.from_iterable(places for cell in entry.cells for places in cell.places):
+                self._touched.setdefault(place, []).append(number)
+
+    def _has_followed(self, lines: Lines, text: str) -> bool:
+        """Read a page by what differs from the last one; False when that is more than numbers."""
+        latest = self._latest
+        changed = changes(lines, text)
+        if changed is None:
+            return False
+        for place, number in changed.items():
+            self._numbers[place] = number
+        new: dict[int, dict[str, Value]] = {}
+        for number in {number for place in changed for number in self._touched.get(place, ())}:
+            owner, entry = self._entries[number]
+            value = _value(entry, self._numbers)
+            known = latest.server if owner == _SERVER else latest.engines[owner].values
+            if isinstance(value, _Reason) or entry.metric.key not in known:
+                return False
+            new.setdefault(owner, {})[entry.metric.key] = value
+        engines = tuple(
+            replace(engine, values={**engine.values, **new[owner]}) if owner in new else engine
+            for owner, engine in enumerate(latest.engines)
+        )
+        self._latest = replace(latest, engines=engines, server={**latest.server, **new.get(_SERVER, {})})
+        return True
+
+
+_SERVER = -1
+"""The owner of what no single engine says."""
+
+
+def _read(page: Page, version: str | None) -> tuple[Layout, "array[float]", Snapshot]:
     kind = _kind({sample.name for sample in page.samples})
-    server: Readings = {}
-    found = _gather(page.samples, server) if kind == "vllm" else {}
-    seen = {name for readings in found.values() for name in readings}
-    is_v0 = (metrics.KV_USAGE.key, 0) not in seen and not any("engine" in dict(identity) for identity in found)
+    laid = layout(page.samples if kind == "vllm" else ())
+    numbers = array("d", (sample.value for sample in page.samples))
+    is_v0 = (metrics.KV_USAGE.key, 0) not in laid.seen and not any(
+        "engine" in dict(labels) for labels, _ in laid.engines
+    )
     is_thinned = any(sample.name.startswith("ray_") for sample in page.samples)
-    is_complete = (metrics.NUM_GPU_BLOCKS.key, 0) in seen and (metrics.E2E.key, 0) in seen and not is_thinned
-    versions = VersionRange.exactly(version) if version else version_range(seen, is_v0=is_v0, is_complete=is_complete)
+    is_complete = {(metrics.NUM_GPU_BLOCKS.key, 0), (metrics.E2E.key, 0)} <= laid.seen and not is_thinned
+    found = version_range(laid.seen, is_v0=is_v0, is_complete=is_complete)
+    versions = VersionRange.exactly(version) if version else found
 
     def absence(metric: Metric) -> str:
-        if not seen:
+        if not laid.seen:
             return _silence(kind)
-        if any((metric.key, rank) in server for rank in range(len(metric.names))):
+        if metric.key in laid.said:
             return "said of the whole server, not of each engine"
         if versions and (other_version := _not_in(versions, metric)):
             return other_version
         if metric.needs:
             return f"only with {metric.needs}"
-        if is_v0 and (metric.kind == "histogram" or metric.label or (metrics.RUNNING.key, 0) not in seen):
+        if is_v0 and (metric.kind == "histogram" or metric.label or (metrics.RUNNING.key, 0) not in laid.seen):
             return "no request served yet: this engine (V0) reports it after the first"
         return "not counted yet: Ray leaves out what is 0" if is_thinned else "not reported by this server"
 
-    engines = tuple(_engine(identity, readings, absence) for identity, readings in _assigned(found, server))
+    engines = tuple(_engine(labels, entries, numbers, absence) for labels, entries in laid.engines)
     if kind != "unknown" and not engines:
-        engines = (_engine((), {}, absence),)
-    missing = _merged(engines) if engines else {metric.key: absence(metric) for metric in _OF_ENGINE}
-    return Snapshot(
+        engines = (_engine((), (), numbers, absence),)
+    snapshot = Snapshot(
         kind=kind,
         versions=versions,
         engines=_with_blocks_apart(engines),
-        server=_accepted(server)[0],
-        missing=missing,
-        notes=tuple(_notes(page, versions, len(found))),
-        at=at,
-        wall=wall,
+        server=_accepted(laid.server, numbers)[0],
+        missing=_merged(engines) if engines else _shared((metric.key, absence(metric)) for metric in _OF_ENGINE),
+        notes=tuple(_notes(page, versions, laid)),
         bad_line_count=page.bad_count,
         bad_lines=page.bad_lines,
     )
+    return laid, numbers, snapshot
 
 
 _OF_ENGINE = tuple(metric for metric in METRICS if metric.scope == "engine")
@@ -102,134 +165,87 @@ def _not_in(versions: VersionRange, metric: Metric) -> str | None:
     return None
 
 
-# Whose a sample is
-
-
-def _gather(samples: Iterable[Sample], server: Readings) -> dict[Identity, Readings]:
-    """The samples we read, by the labels that tell engines apart; the server's own go to `server`."""
-    found: dict[Identity, Readings] = {}
-    for name, labels, value in samples:
-        slots = metrics.slots(name)
-        is_config = not slots and metrics.is_cache_config(name)
-        if not slots and not is_config:
-            continue
-        identity = tuple((label, labels[label]) for label in metrics.IDENTITY if labels.get(label))
-        if identity not in found and len(found) >= MAX_ENGINES:
-            continue
-        if is_config:
-            readings = found.setdefault(identity, {})
-            readings.update({(m.key, 0): labels[m.names[0]] for m in metrics.CONFIG if m.names[0] in labels})
-        for metric, rank, part in slots:
-            if metric.scope == "server":
-                _add(server, metric, (metric.key, rank), labels.get(metric.label, ""), value)
-            else:
-                piece = labels.get("le", "") if part == "bucket" else part or labels.get(metric.label, "")
-                _keep_larger(found.setdefault(identity, {}), metric, (metric.key, rank), piece, value)
-    return found
-
-
-def _keep_larger(readings: Readings, metric: Metric, name: tuple[str, int], piece: str, value: float) -> None:
-    """Of several series with one identity (one a process, labelled pid) the largest: the others are stale or zero."""
-    if metric.kind == "histogram" or metric.label:
-        parts = readings.setdefault(name, {})
-        assert isinstance(parts, dict)
-        parts[piece] = _larger(parts.get(piece), value)
-    else:
-        readings[name] = _larger(readings.get(name), value)
-
-
-def _larger(known: Raw | None, value: float) -> float:
-    """The larger number; NaN is none."""
-    return known if isinstance(known, float) and (known >= value or isnan(value)) else value
-
-
-def _add(server: Readings, metric: Metric, name: tuple[str, int], piece: str, value: float) -> None:
-    """The server's own counters are split by handler and method, which do not interest here: summed."""
-    if metric.label:
-        parts = server.setdefault(name, {})
-        assert isinstance(parts, dict)
-        parts[piece] = parts.get(piece, 0.0) + value
-    else:
-        server[name] = value
-
-
-def _assigned(found: Mapping[Identity, Readings], server: Readings) -> list[tuple[Identity, Readings]]:
-    """Each engine with its readings. Series with fewer labels belong to the one engine they fit.
-
-    The configuration has no `model_name` and is every engine's that it fits. Anything else that fits several engines is
-    the server's: giving it to each would count it twice.
-    """
-    sets = {identity: frozenset(identity) for identity in found}
-    engines = {
-        identity: dict(found[identity])
-        for identity, labels in sets.items()
-        if not any(labels < others for others in sets.values())
-    }
-    for identity in found.keys() - engines.keys():
-        owners = [engine for engine in engines if sets[identity] <= sets[engine]]
-        for name, raw in found[identity].items():
-            if len(owners) == 1 or name[0] in _CONFIG_KEYS:
-                for owner in owners:
-                    engines[owner].setdefault(name, raw)
-            else:
-                server.setdefault(name, raw)
-    return sorted(engines.items(), key=lambda item: _order(dict(item[0])))
-
-
-_CONFIG_KEYS = {metric.key for metric in metrics.CONFIG}
-
-
-def _order(labels: Mapping[str, str]) -> tuple[str, int, str, str]:
-    engine = labels.get("engine", "")
-    return labels.get("model_name", ""), int(engine) if engine.isdecimal() else -1, engine, str(labels)
-
-
 # What is accepted
-
-
-def _engine(identity: Identity, readings: Readings, absence: Callable[[Metric], str]) -> EngineSnapshot:
-    labels = dict(identity)
-    values, rejected = _accepted(readings)
-    missing = {
-        metric.key: rejected.get(metric.key) or absence(metric) for metric in _OF_ENGINE if metric.key not in values
-    }
-    engine, served = labels.pop("engine", None), labels.pop("model_name", None)
-    return EngineSnapshot(
-        engine=engine, model_name=served or labels.get("model"), labels=labels, values=values, missing=missing
-    )
-
-
-def _accepted(readings: Readings) -> tuple[dict[str, Value], dict[str, str]]:
-    """The values that can be true, by key, from the newest name that has one; and the reasons for the others."""
-    values: dict[str, Value] = {}
-    rejected: dict[str, str] = {}
-    for metric in METRICS:
-        for rank in range(len(metric.names)):
-            raw = readings.get((metric.key, rank))
-            if raw is None or metric.key in values:
-                continue
-            value = _value(metric, raw)
-            if isinstance(value, _Reason):
-                rejected.setdefault(metric.key, value)
-            else:
-                values[metric.key] = value
-    return values, rejected
 
 
 class _Reason(str):
     """Why a value was not accepted."""
 
 
-def _value(metric: Metric, raw: Raw) -> Value | _Reason:
-    if isinstance(raw, float):
-        return _number(metric, raw)
-    if isinstance(raw, str):
-        return _configured(metric, raw)
+def _engine(
+    identity: Identity, entries: Sequence[Entry], numbers: Numbers, absence: Callable[[Metric], str]
+) -> EngineSnapshot:
+    labels = dict(identity)
+    values, rejected = _accepted(entries, numbers)
+    missing = _shared(
+        (metric.key, rejected.get(metric.key) or absence(metric)) for metric in _OF_ENGINE if metric.key not in values
+    )
+    engine, served = labels.pop("engine", None), labels.pop("model_name", None)
+    return EngineSnapshot(
+        engine=engine, model_name=served or labels.get("model"), labels=labels, values=values, missing=missing
+    )
+
+
+def _shared(reasons: Iterable[tuple[str, str]]) -> Mapping[str, str]:
+    return _mapping(tuple(reasons))
+
+
+@lru_cache(maxsize=256)
+def _mapping(reasons: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
+    """One for all Snapshots that lack the same: thousands are kept."""
+    return dict(reasons)
+
+
+def _accepted(entries: Iterable[Entry], numbers: Numbers) -> tuple[dict[str, Value], dict[str, _Reason]]:
+    """The values that can be true, by key, and the reasons for the others."""
+    values: dict[str, Value] = {}
+    rejected: dict[str, _Reason] = {}
+    for entry in entries:
+        value = _value(entry, numbers)
+        if isinstance(value, _Reason):
+            rejected[entry.metric.key] = value
+        else:
+            values[entry.metric.key] = value
+    return values, rejected
+
+
+def _value(entry: Entry, numbers: Numbers) -> Value | _Reason:
+    """From the newest name that has one that can be true; else why the newest has not."""
+    metric, cells = entry
+    first = _cell_value(metric, cells[0], numbers)
+    if not isinstance(first, _Reason):
+        return first
+    others = (_cell_value(metric, cell, numbers) for cell in cells[1:])
+    return next((value for value in others if not isinstance(value, _Reason)), first)
+
+
+def _cell_value(metric: Metric, cell: Cell, numbers: Numbers) -> Value | _Reason:
+    if cell.text is not None:
+        return _configured(metric, cell.text)
+    merged = _merge(metric)
+    found = [numbers[places[0]] if len(places) == 1 else merged([numbers[p] for p in places]) for places in cell.places]
     if metric.kind == "histogram":
-        return _histogram(raw)
-    parts = {piece: _number(metric, value) for piece, value in raw.items()}
+        return _histogram(cell.pieces, found)
+    if not metric.label:
+        return _number(metric, found[0])
+    parts = {piece: _number(metric, value) for piece, value in zip(cell.pieces, found, strict=True)}
     good = {piece: value for piece, value in parts.items() if not isinstance(value, _Reason)}
     return good or next(reason for reason in parts.values() if isinstance(reason, _Reason))
+
+
+def _merge(metric: Metric) -> Callable[[Sequence[float]], float]:
+    """Of several series of an engine (one a process, labelled pid) the largest: the others are stale or zero.
+
+    The server's own counters are split by handler and method, which do not interest here: summed.
+    """
+    if metric.scope == "engine":
+        return _largest
+    return sum if metric.label else max
+
+
+def _largest(found: Sequence[float]) -> float:
+    """NaN is none."""
+    return max((number for number in found if not isnan(number)), default=found[0])
 
 
 def _number(metric: Metric, value: float) -> float | int | _Reason:
@@ -261,15 +277,14 @@ def _configured(metric: Metric, text: str) -> Value | _Reason:
         return _Reason(f"{REJECTED}{text!r} is no number")
 
 
-def _histogram(parts: Mapping[str, float]) -> Value | _Reason:
-    if not all(isfinite(number) for number in parts.values()):
+def _histogram(pieces: tuple[str, ...], found: Sequence[float]) -> Value | _Reason:
+    if not all(map(isfinite, found)):
         return _Reason(f"{REJECTED}the server says NaN or infinity")
     try:
-        buckets = {float(bound): count for bound, count in parts.items() if bound not in ("sum", "count")}
+        made = shape(pieces)
     except ValueError:
         return _Reason(f"{REJECTED}a bucket's bound is no number")
-    made = histogram(buckets, parts.get("sum"), parts.get("count"))
-    return _Reason(f"{REJECTED}its count is not on the page") if made is None else made
+    return _Reason(f"{REJECTED}its count is not on the page") if made is None else made.histogram(found)
 
 
 # Over all engines
@@ -307,13 +322,13 @@ def _merged(engines: tuple[EngineSnapshot, ...]) -> Mapping[str, str]:
     return reasons
 
 
-def _notes(page: Page, versions: VersionRange | None, identities: int) -> Iterable[str]:
+def _notes(page: Page, versions: VersionRange | None, laid: Layout) -> Iterable[str]:
     helped = (text for name, text in page.help.items() for slot in metrics.slots(name) if slot.metric in _IN_BLOCKS)
     if any("blocks" in text for text in helped) or (versions and versions.high < _TOKENS_SINCE):
         yield "prefix queries and hits are in blocks, not tokens (before 0.9.0)"
     if page.bad_count:
         yield f"unreadable lines: {page.bad_count:,}, the first: {page.bad_lines[0]}"
-    if identities >= MAX_ENGINES:
+    if laid.is_cut:
         yield f"more than {MAX_ENGINES} engines on the page: the first are read"
 
 

@@ -8,7 +8,7 @@ from monitor import metrics
 from monitor.histogram import Histogram, Quantile
 from monitor.metrics import METRICS, Metric
 from monitor.reading import REJECTED
-from monitor.snapshot import EngineSnapshot, Snapshot
+from monitor.snapshot import EngineSnapshot, Snapshot, Value
 from planner.errors import InputError
 
 STALE_AFTER = 10.0
@@ -179,7 +179,7 @@ def window(before: Snapshot, after: Snapshot, seconds: float | None = None) -> W
         raise InputError("seconds", seconds, "a time above 0 between the first page and the second")
     new_process = _started(after) - _started(before) > SIBLING_SPREAD
     pairs = tuple(
-        EngineWindow(before=then, after=now, seconds=seconds, has_restarted=new_process or any(_began_anew(then, now)))
+        EngineWindow(before=then, after=now, seconds=seconds, has_restarted=new_process or _began_anew(then, now))
         for then, now in _pairs(before, after)
     )
     return Window(before=before, after=after, seconds=seconds, engines=pairs)
@@ -203,18 +203,29 @@ def _place(engine: EngineSnapshot) -> tuple[object, ...]:
     return engine.engine, engine.model_name, tuple(sorted(engine.labels.items()))
 
 
-def _began_anew(then: EngineSnapshot, now: EngineSnapshot) -> Iterable[bool]:
+def _began_anew(then: EngineSnapshot, now: EngineSnapshot) -> bool:
     """Whether a counter fell. `_created` is not asked: several API servers write it at random."""
-    yield None not in (then.model_name, now.model_name) and then.model_name != now.model_name
-    for metric in METRICS:
-        if metric.kind == "counter":
-            earlier, later = then.number(metric), now.number(metric)
-            yield earlier is not None and later is not None and later < earlier
-            yield any(now.split(metric).get(label, 0) < count for label, count in then.split(metric).items())
-        elif metric.kind == "histogram":
-            observed, observed_later = then.histogram(metric), now.histogram(metric)
-            if observed and observed_later:
-                yield observed_later.since(observed) is None
+    if None not in (then.model_name, now.model_name) and then.model_name != now.model_name:
+        return True
+    return any(
+        _has_fallen(value, now.values[key])
+        for key, value in then.values.items()
+        if key in _COUNTS and key in now.values and value is not now.values[key]
+    )
+
+
+_COUNTS = {metric.key for metric in METRICS if metric.kind in ("counter", "histogram")}
+
+
+def _has_fallen(then: Value, now: Value) -> bool:
+    match then, now:
+        case ((int() | float()), (int() | float())):
+            return now < then
+        case Histogram(), Histogram():
+            return now.count < then.count or now.bounds != then.bounds
+        case Mapping(), Mapping():
+            return any(now.get(label, 0) < count for label, count in then.items())
+    return False
 
 
 def _starts_at_zero(before: EngineSnapshot, metric: Metric) -> bool:
