@@ -7,7 +7,7 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import NamedTuple
 
-from monitor.metrics import HISTOGRAMS, Metric
+from monitor.metrics import METRICS, Metric
 from monitor.snapshot import EngineSnapshot, Snapshot
 from monitor.window import EngineWindow, window
 
@@ -51,14 +51,14 @@ class Series(NamedTuple):
 
 
 def gauges(history: Sequence[Snapshot], *quantities: str) -> list[Series]:
-    """Properties of EngineSnapshot over time, a line for each engine and quantity."""
+    """Properties of EngineSnapshot, or gauges by their key, over time: a line for each engine and quantity."""
     pages = _thinned(history)
     points = [(page.wall or page.at, page.engines) for page in pages]
-    return _series(points, quantities, lambda engine, quantity: getattr(engine, quantity))
+    return _series(points, quantities, _gauge)
 
 
 def rates(history: Sequence[Snapshot], *quantities: str) -> list[Series]:
-    """Properties of EngineWindow, or quantiles such as ttft_p99, between one point and the next."""
+    """Between one point and the next: properties of EngineWindow, counters by key, and ttft_p99, step_tokens_mean, …"""
     pages = _thinned(history)
     points = [(after.wall or after.at, _between(before, after)) for before, after in pairwise(pages)]
     return _series(points, quantities, _Drawn.rate)
@@ -90,7 +90,14 @@ def _thinned(history: Sequence[Snapshot]) -> Sequence[Snapshot]:
     return history[:: -max(1, -(-len(history) // POINTS))][::-1]
 
 
-_BY_KEY = {metric.key: metric for metric in HISTOGRAMS}
+_BY_KEY = {metric.key: metric for metric in METRICS}
+
+
+def _gauge(engine: EngineSnapshot, quantity: str) -> float | None:
+    if hasattr(EngineSnapshot, quantity):
+        value: float | None = getattr(engine, quantity)
+        return value
+    return engine.number(_BY_KEY[quantity])
 
 
 class _Drawn:
@@ -111,8 +118,12 @@ class _Drawn:
         if hasattr(EngineWindow, quantity):
             value: float | None = getattr(self._window, quantity)
             return value
-        key, _, percent = quantity.rpartition("_p")
-        found = self._window.quantile(_BY_KEY[key], int(percent) / 100)
+        if quantity in _BY_KEY:
+            return self._window.rate(_BY_KEY[quantity])
+        key, _, which = quantity.rpartition("_")
+        if which == "mean":
+            return self._window.mean(_BY_KEY[key])
+        found = self._window.quantile(_BY_KEY[key], int(which[1:]) / 100)
         return found and found.value
 
     def split(self, metric: Metric) -> Mapping[str, float]:

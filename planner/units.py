@@ -93,6 +93,15 @@ def count(number: float, noun: str = "") -> str:
     return f"{number:,.0f} {noun}".rstrip() if isfinite(number) else f"{_three_digits(number)} {noun}".rstrip()
 
 
+def rate(number: float, noun: str) -> str:
+    """How much a second, or of what else the noun says.
+
+    >>> rate(1234.5, "tokens/s"), rate(0.0333, "requests/s")
+    ('1,234 tokens/s', '0.0333 requests/s')
+    """
+    return f"{_three_digits(number)} {noun}"
+
+
 def share(ratio: float) -> str:
     """A ratio as percent.
 
