@@ -18,17 +18,15 @@ from numpy.typing import NDArray
 
 from monitor import metrics
 from monitor.snapshot import EngineSnapshot, Snapshot
+from monitor.traffic import Traffic, traffic
 from monitor.window import EngineWindow, window
 from planner.calibration import TERMS, Calibration, engine_of
 from planner.errors import InputError
 from planner.latency import Latency, latency
 from planner.plan import Plan
-from planner.workload import Workload
 
 LEAST_WINDOWS = 8
 """Windows with traffic that a calibration rests on at least  [windows]."""
-LEAST_GAPS = 50
-"""Gaps between tokens that make a window's mean worth fitting  [gaps]."""
 WINDOW = 20.0
 """Length of a window: many steps, and a load that hardly changes in it  [s]."""
 NARROWEST = 0.03
@@ -36,57 +34,6 @@ NARROWEST = 0.03
 _SPREAD = (0.1, 0.9)
 METRICS = {"tpot_s": "tpot", "ttft_s": "ttft", "output_tokens_per_s": "output_tokens_per_s"}
 """A plan's figures of speed, and what a calibration calls their ranges."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
-    """What one engine did in one window, as the step law speaks of it.
-
-    seconds              how long                                                    [s]
-    gap_s                mean time between two tokens of a request                   [s]
-    running              requests that decoded, on average                          [requests]
-    input_tokens         mean prompt of the requests that finished                   [tokens]
-    output_tokens        their mean output                                           [tokens]
-    prompt_tokens_per_s  prompt tokens computed, those found in the cache left out   [tokens/s]
-    prefix_hit_ratio     share of prompt tokens found in the cache                   [ratio]
-    requests_per_s       requests that finished                                      [requests/s]
-    output_tokens_per_s  tokens generated                                            [tokens/s]
-    ttft_s               mean time to first token                                    [s]
-    queue_s              mean time in the queue before                               [s]
-    """
-
-    seconds: float
-    gap_s: float
-    running: float
-    input_tokens: float
-    output_tokens: float
-    prompt_tokens_per_s: float
-    prefix_hit_ratio: float
-    requests_per_s: float
-    output_tokens_per_s: float
-    ttft_s: float | None
-    queue_s: float | None
-
-    @property
-    def streams(self) -> float:
-        """Requests that decoded or had their prompt read, on average (Little's law)  [requests]."""
-        reading = 0.0 if self.ttft_s is None else max(0.0, self.ttft_s - (self.queue_s or 0.0))
-        return self.running + self.requests_per_s * reading
-
-    @property
-    def cached_tokens(self) -> float:
-        """Of all these, which are half way through their output on average  [tokens]."""
-        return self.streams * (self.input_tokens + self.output_tokens / 2)
-
-    @property
-    def workload(self) -> Workload:
-        """The same as a plan's load: requests of these lengths, so many finishing a second."""
-        return Workload(
-            input_tokens=max(1, round(self.input_tokens)),
-            output_tokens=max(1, round(self.output_tokens)),
-            request_rate=self.requests_per_s,
-            prefix_hit_ratio=min(0.999, self.prefix_hit_ratio),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,49 +64,21 @@ def windows(history: Sequence[Snapshot], seconds: float = WINDOW) -> list[Engine
     return [each for before, after in pairwise(pages) for each in window(before, after).engines]
 
 
-def observations(found: Iterable[EngineWindow]) -> list[Observation]:
-    """Those windows in which enough was generated, without a restart or preemption."""
-    return [seen for each in found if (seen := observation(each)) is not None]
-
-
-def observation(found: EngineWindow) -> Observation | None:
-    """What an engine did in a window; None where that cannot be said or was no steady work."""
-    gaps = found.histogram(metrics.ITL)
-    prompts, outputs = found.histogram(metrics.PROMPT_LENGTH), found.histogram(metrics.OUTPUT_LENGTH)
-    read, rate = found.rate(metrics.PROMPT_TOKENS), found.output_tokens_per_s
-    requests = found.requests_per_s
-    if gaps is None or gaps.count < LEAST_GAPS or not gaps.mean or found.has_restarted:
-        return None
-    if found.increase(metrics.PREEMPTIONS) or read is None or not rate or not requests:
-        return None
-    if prompts is None or outputs is None or not prompts.mean or not outputs.mean:
-        return None
-    hits = found.prefix_hit_rate or 0.0
-    return Observation(
-        seconds=found.seconds,
-        gap_s=gaps.mean,
-        running=gaps.total / found.seconds,
-        input_tokens=prompts.mean,
-        output_tokens=outputs.mean,
-        prompt_tokens_per_s=read * (1 - hits),
-        prefix_hit_ratio=hits,
-        requests_per_s=requests,
-        output_tokens_per_s=rate,
-        ttft_s=found.mean(metrics.TTFT),
-        queue_s=found.mean(metrics.QUEUE),
-    )
+def steady(found: Iterable[EngineWindow]) -> list[Traffic]:
+    """The traffic of those windows that a calibration may rest on: without a restart and without preemption."""
+    return [seen for each in found if (seen := traffic(each)) is not None and not seen.preemptions]
 
 
 def calibration(
-    made: Plan, seen: Sequence[Observation], name: str, fitted: str, engine: EngineSnapshot | None = None
+    made: Plan, seen: Sequence[Traffic], name: str, fitted: str, engine: EngineSnapshot | None = None
 ) -> Calibration:
-    """The constants that explain these observations best, in the plan's model and device.
+    """The constants that explain this traffic best, in the plan's model and device.
 
     name    what people will call it
     fitted  today, as YYYY-MM-DD
     engine  the server now, which says how much memory was left for its pool
 
-    Its range is how far the later half of the observations lay from a fit of the earlier half.
+    Its range is how far the later half of the windows lay from a fit of the earlier half.
     Raises InputError where the plan's engine would not start, or where there is too little traffic.
     """
     if made.layout is None or made.capacity is None:
@@ -173,7 +92,7 @@ def calibration(
     return replace(whole, spread=_spread(made, early, seen[half:]))
 
 
-def accuracy(made: Plan, calibrated: Calibration, later: Sequence[Observation]) -> list[Accuracy]:
+def accuracy(made: Plan, calibrated: Calibration, later: Sequence[Traffic]) -> list[Accuracy]:
     """The error on windows it was not fitted on, before and after."""
     found = []
     for metric in METRICS:
@@ -194,29 +113,7 @@ def accuracy(made: Plan, calibrated: Calibration, later: Sequence[Observation]) 
     return found
 
 
-def workload(seen: Sequence[Observation]) -> Workload:
-    """The load of these windows, for a plan: their lengths and arrivals, each window by the requests it finished.
-
-    Raises InputError where there are none.
-    """
-    if not seen:
-        raise InputError("windows", 0, "at least one window in which requests finished")
-    finished = np.array([each.requests_per_s * each.seconds for each in seen])
-    inputs, outputs, hits = (
-        float(np.average([getattr(each, key) for each in seen], weights=finished))
-        for key in ("input_tokens", "output_tokens", "prefix_hit_ratio")
-    )
-    return Workload(
-        input_tokens=max(1, round(inputs)),
-        output_tokens=max(1, round(outputs)),
-        request_rate=float(finished.sum()) / sum(each.seconds for each in seen),
-        prefix_hit_ratio=min(0.999, hits),
-    )
-
-
-def _fitted(
-    made: Plan, seen: Sequence[Observation], name: str, fitted: str, engine: EngineSnapshot | None
-) -> Calibration:
+def _fitted(made: Plan, seen: Sequence[Traffic], name: str, fitted: str, engine: EngineSnapshot | None) -> Calibration:
     assert made.layout is not None
     gaps = np.array([each.gap_s for each in seen])
     columns = np.array(
@@ -238,9 +135,9 @@ def _fitted(
         fitted=fitted,
     )
     firsts = [
-        each.ttft_s - (each.queue_s or 0.0) - expected.ttft_s.value
+        each.first_s - expected.ttft_s.value
         for each in seen
-        if each.ttft_s is not None and (expected := _expected(made, found, each)) is not None
+        if each.first_s is not None and (expected := _expected(made, found, each)) is not None
     ]
     return replace(found, first_s=max(0.0, median(firsts))) if firsts else found
 
@@ -268,7 +165,7 @@ def _nonnegative(columns: NDArray[np.float64], target: NDArray[np.float64]) -> t
     return best[1], best[2]
 
 
-def _expected(made: Plan, calibrated: Calibration | None, seen: Observation) -> Latency | None:
+def _expected(made: Plan, calibrated: Calibration | None, seen: Traffic) -> Latency | None:
     assert made.layout is not None
     assert made.capacity is not None
     blocks, streams = made.capacity[0].num_gpu_blocks, max(1.0, seen.streams)
@@ -276,14 +173,14 @@ def _expected(made: Plan, calibrated: Calibration | None, seen: Observation) -> 
                    calibration=calibrated)  # fmt: skip
 
 
-def _ratios(made: Plan, calibrated: Calibration | None, seen: Sequence[Observation], metric: str) -> list[float]:
+def _ratios(made: Plan, calibrated: Calibration | None, seen: Sequence[Traffic], metric: str) -> list[float]:
     """Measured over predicted, window by window."""
     found = []
     for each in seen:
         expected = _expected(made, calibrated, each)
         actual = {
             "tpot_s": each.gap_s,
-            "ttft_s": None if each.ttft_s is None else each.ttft_s - (each.queue_s or 0.0),
+            "ttft_s": each.first_s,
             "output_tokens_per_s": each.output_tokens_per_s,
         }[metric]
         if expected is not None and actual is not None:
@@ -291,7 +188,7 @@ def _ratios(made: Plan, calibrated: Calibration | None, seen: Sequence[Observati
     return found
 
 
-def _spread(made: Plan, early: Calibration, later: Sequence[Observation]) -> dict[str, tuple[float, float]]:
+def _spread(made: Plan, early: Calibration, later: Sequence[Traffic]) -> dict[str, tuple[float, float]]:
     """Between which factors 80 % of the later windows lay  [ratio]."""
     spread = {}
     for metric, kind in METRICS.items():

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.calibrate import Observation, accuracy, calibration, workload
+from monitor.calibrate import accuracy, calibration
+from monitor.traffic import Traffic, workload
 from planner.errors import InputError
 from planner.latency import latency
 from planner.plan import plan
@@ -16,14 +17,14 @@ PLAN = plan(MODEL, SERVER, LOAD)
 TRUTH = replace(MEASURED, step_s=8e-3, sequence_s=2e-4, token_s=3e-8, prompt_token_s=2e-5, first_s=5e-3)
 
 
-def served(streams: float, prompt: int, output: int, noise: float = 1.0) -> Observation:
+def served(streams: float, prompt: int, output: int, noise: float = 1.0) -> Traffic:
     """What a window of this load looks like on a server whose constants are the truth; noise lengthens the gaps."""
     load = Workload(input_tokens=prompt, output_tokens=output, request_rate=1.0)
     assert PLAN.layout is not None
     found = latency(MODEL, SERVER, load, PLAN.layout, PLAN.weights, 4096, streams, calibration=TRUTH)
     assert found is not None
     gap, rate = found.tpot_s.value * noise, found.output_tokens_per_s.value / output
-    return Observation(
+    return Traffic(
         seconds=20.0, gap_s=gap, running=rate * gap * (output - 1), input_tokens=prompt, output_tokens=output,
         prompt_tokens_per_s=rate * prompt, prefix_hit_ratio=0.0, requests_per_s=rate,
         output_tokens_per_s=rate * output, ttft_s=found.ttft_s.value, queue_s=0.0,
