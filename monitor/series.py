@@ -1,8 +1,11 @@
 """Snapshots of one target -> lines over time. A gap stays a gap, and a rate is over the time between two points."""
 
+import csv
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import lru_cache
+from io import StringIO
 from itertools import pairwise
 from statistics import fmean, median
 from typing import NamedTuple
@@ -35,6 +38,16 @@ class Series(NamedTuple):
     def known(self) -> tuple[float, ...]:
         """What there is to draw  [unit of the quantity]."""
         return tuple(value for value in self.values if value is not None)
+
+    @property
+    def moments(self) -> list[int]:
+        """Times as charts take them  [ms]."""
+        return [round(time * 1e3) for time in self.times]
+
+    @property
+    def plotted(self) -> list[float | None]:
+        """Values as exact as a chart can show, which makes them a third as long  [unit of the quantity]."""
+        return [None if value is None else float(f"{value:.5g}") for value in self.values]
 
     @property
     def mean(self) -> float | None:
@@ -98,6 +111,18 @@ def _gauge(engine: EngineSnapshot, quantity: str) -> float | None:
         value: float | None = getattr(engine, quantity)
         return value
     return engine.number(_BY_KEY[quantity])
+
+
+def as_csv(charts: Mapping[str, Sequence[Series]]) -> str:
+    """Every point of these charts: time (UTC), chart, line, value; a gap has no value."""
+    text = StringIO()
+    rows = csv.writer(text)
+    rows.writerow(("time", "chart", "line", "value"))
+    for title, lines in charts.items():
+        for line in lines:
+            for time, value in zip(line.times, line.values, strict=True):
+                rows.writerow((datetime.fromtimestamp(time, UTC).isoformat(), title, line.name, value))
+    return text.getvalue()
 
 
 class _Drawn:

@@ -2,7 +2,7 @@
 
 from monitor.metrics import FINISHED, WAITING_BY_REASON
 from monitor.reading import read
-from monitor.series import POINTS, gauges, rates, restarts, splits
+from monitor.series import POINTS, as_csv, gauges, rates, restarts, splits
 from monitor.snapshot import Snapshot
 
 
@@ -61,3 +61,16 @@ def test_a_split_has_a_line_for_each_label_and_its_engines_added() -> None:
     pages = [page(0, 0, 0), page(5, 10, 0), page(10, 20, 5)]
     assert {line.name: line.values for line in splits(pages, FINISHED)} == {"stop": (4, 4), "length": (0, 2)}
     assert [line.values for line in splits(pages, WAITING_BY_REASON)] == [(0, 0, 10)]
+
+
+def test_csv_has_every_point_and_a_gap_has_no_value() -> None:
+    lines = gauges([at(0, 1), at(5, 2), at(10, 3), at(40, 4)], "running")
+    assert as_csv({"Requests": lines}).splitlines() == [
+        "time,chart,line,value",
+        "1970-01-01T00:16:40+00:00,Requests,running,1",
+        "1970-01-01T00:16:45+00:00,Requests,running,2",
+        "1970-01-01T00:16:50+00:00,Requests,running,3",
+        "1970-01-01T00:17:20+00:00,Requests,running,",
+        "1970-01-01T00:17:20+00:00,Requests,running,4",
+    ]
+    assert lines[0].moments[0] == 1_000_000
