@@ -113,6 +113,57 @@ def _gauge(engine: EngineSnapshot, quantity: str) -> float | None:
     return engine.number(_BY_KEY[quantity])
 
 
+class Heat(NamedTuple):
+    """How observations spread over a histogram's buckets between one point and the next; all engines together.
+
+    times   ends of the spans, Unix time           [s]
+    bounds  upper bounds of the buckets in use     [unit of the metric]
+    counts  one row a time: observations a bucket  [observations]
+    """
+
+    times: tuple[float, ...]
+    bounds: tuple[float, ...]
+    counts: tuple[tuple[float, ...], ...]
+
+    @property
+    def moments(self) -> list[int]:
+        """Times as charts take them  [ms]."""
+        return [round(time * 1e3) for time in self.times]
+
+    @property
+    def shares(self) -> list[list[float | None]]:
+        """One row a bucket: its part of all at each time; None where nothing was observed  [ratio]."""
+        totals = [sum(row) for row in self.counts]
+        columns = zip(*self.counts, strict=True)
+        return [
+            [round(count / total, 4) if total else None for count, total in zip(column, totals, strict=True)]
+            for column in columns
+        ]
+
+    @property
+    def fullest(self) -> float | None:
+        """Upper bound of the bucket that holds the most  [unit of the metric]."""
+        sums = [sum(column) for column in zip(*self.counts, strict=True)]
+        return self.bounds[sums.index(max(sums))] if any(sums) else None
+
+
+def heat(history: Sequence[Snapshot], metric: Metric) -> Heat:
+    """What a histogram counted between the points; buckets beyond the lowest and highest in use are left out."""
+    pages = _thinned(history)
+    times: list[float] = []
+    rows: list[Counter[float]] = []
+    for before, after in pairwise(pages):
+        row: Counter[float] = Counter()
+        for engine in _between(before, after):
+            row.update(engine.buckets(metric))
+        times.append(after.wall or after.at)
+        rows.append(row)
+    bounds = sorted({bound for row in rows for bound in row})
+    used = [bound for bound in bounds if any(row[bound] for row in rows)]
+    shown = [bound for bound in bounds if used and used[0] <= bound <= used[-1]]
+    return Heat(tuple(times), tuple(shown), tuple(tuple(row[bound] for bound in shown) for row in rows))
+
+
 def as_csv(charts: Mapping[str, Sequence[Series]]) -> str:
     """Every point of these charts: time (UTC), chart, line, value; a gap has no value."""
     text = StringIO()
@@ -150,6 +201,14 @@ class _Drawn:
             return self._window.mean(_BY_KEY[key])
         found = self._window.quantile(_BY_KEY[key], int(which[1:]) / 100)
         return found and found.value
+
+    def buckets(self, metric: Metric) -> Mapping[float, float]:
+        """Observations by the upper bound of their bucket."""
+        found = self._window.histogram(metric)
+        if found is None:
+            return {}
+        inside = (count - below for below, count in pairwise((0.0, *found.counts)))
+        return dict(zip(found.bounds, inside, strict=True))
 
     def split(self, metric: Metric) -> Mapping[str, float]:
         if metric.key not in self._splits:

@@ -1,8 +1,8 @@
 """Lines over time from short pages made by hand."""
 
-from monitor.metrics import FINISHED, WAITING_BY_REASON
+from monitor.metrics import FINISHED, TTFT, WAITING_BY_REASON
 from monitor.reading import read
-from monitor.series import POINTS, as_csv, gauges, rates, restarts, splits
+from monitor.series import POINTS, as_csv, gauges, heat, rates, restarts, splits
 from monitor.snapshot import Snapshot
 
 
@@ -61,6 +61,25 @@ def test_a_split_has_a_line_for_each_label_and_its_engines_added() -> None:
     pages = [page(0, 0, 0), page(5, 10, 0), page(10, 20, 5)]
     assert {line.name: line.values for line in splits(pages, FINISHED)} == {"stop": (4, 4), "length": (0, 2)}
     assert [line.values for line in splits(pages, WAITING_BY_REASON)] == [(0, 0, 10)]
+
+
+def test_heat_counts_what_was_observed_between_points() -> None:
+    """Of 4 requests 3 took up to 0.1 s, then 2 of 2 up to 0.5 s; the buckets of 0.01 and above 1 s are never used."""
+
+    def page(time: float, *counts: int) -> Snapshot:
+        name = "vllm:time_to_first_token_seconds"
+        bounds = ("0.01", "0.1", "0.5", "1", "+Inf")
+        buckets = "".join(f'{name}_bucket{{le="{le}"}} {n}\n' for le, n in zip(bounds, counts, strict=True))
+        return read(f"{buckets}{name}_count {counts[-1]}\n{name}_sum 1\n", at=time)
+
+    found = heat(
+        [page(0, 0, 0, 0, 0, 0), page(5, 0, 3, 4, 4, 4), page(10, 0, 3, 6, 6, 6), page(15, 0, 3, 6, 6, 6)], TTFT
+    )
+    assert found.times == (5, 10, 15)
+    assert found.bounds == (0.1, 0.5)
+    assert found.counts == ((3, 1), (0, 2), (0, 0))
+    assert found.shares == [[0.75, 0, None], [0.25, 1, None]]
+    assert found.fullest == 0.1
 
 
 def test_csv_has_every_point_and_a_gap_has_no_value() -> None:
