@@ -6,7 +6,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -79,7 +79,16 @@ NEVER = threading.Event()
 
 @contextmanager
 def serving(engine: Engine, *, patience: float = 240, stop: threading.Event = NEVER) -> Iterator[str]:
-    """Run the engine for the length of a `with`, which gets its URL once it answers; then end it with all it spawned.
+    """Run the engine for the length of a `with`, which gets its URL once it answers: see `started`."""
+    with started(engine, patience=patience, stop=stop):
+        yield engine.url
+
+
+@contextmanager
+def started(
+    engine: Engine, *, patience: float = 240, stop: threading.Event = NEVER
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the engine for the length of a `with`, which begins once it answers; then end it with all it spawned.
 
     It also ends when this process is killed: see monitor.leash. Raises EngineError where the port is taken, or the
     engine ends or says nothing on /metrics within the patience [s]; Stopped where `stop` is set meanwhile.
@@ -93,7 +102,26 @@ def serving(engine: Engine, *, patience: float = 240, stop: threading.Event = NE
         leashed(engine.command, env=environment, output=log) as process,
     ):
         _await(engine, process, log, patience, stop)
-        yield engine.url
+        yield process
+
+
+def resident_bytes(process: subprocess.Popen[bytes]) -> int | None:
+    """Memory that a started engine's processes hold together, shared pages counted once  [bytes]; None beside Linux."""
+    of_session: dict[int, list[Path]] = {}
+    session = None
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has just ended
+            _, parent, _, its = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
+            of_session.setdefault(int(its), []).append(folder)
+            session = int(its) if int(parent) == process.pid else session
+    if session is None:
+        return None
+    total = 0
+    for folder in of_session[session]:
+        with suppress(OSError):
+            lines = (folder / "smaps_rollup").read_text().splitlines()
+            total += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+    return total
 
 
 def _await(
