@@ -4,7 +4,8 @@ Missing is never zero: what is not on the page is None, and `missing` says why.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from monitor import metrics
 from monitor.histogram import Histogram
@@ -12,6 +13,17 @@ from monitor.metrics import Metric
 from monitor.versions import VersionRange
 
 Value = float | int | str | bool | Mapping[str, float] | Histogram
+
+
+class Spread(NamedTuple):
+    """A gauge over the minute or hour that a stored Snapshot stands for.
+
+    low, mean, high  of what was scraped in it  [unit of the gauge]
+    """
+
+    low: float
+    mean: float
+    high: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +35,7 @@ class EngineSnapshot:
     labels       what else tells it apart: Ray's replica, a pod
     values       by the metric table's keys
     missing      reason by key
+    spread       of KV usage, running and waiting over a minute or an hour, where only its last page was kept
     """
 
     engine: str | None
@@ -30,6 +43,7 @@ class EngineSnapshot:
     labels: Mapping[str, str]
     values: Mapping[str, Value]
     missing: Mapping[str, str]
+    spread: Mapping[str, Spread] = field(default_factory=dict)
 
     def number(self, metric: Metric) -> float | None:
         """A gauge, a counter or a configured number; a split one (by reason, by source) as its sum."""
