@@ -109,7 +109,8 @@ def _snapshot(options: argparse.Namespace) -> None:
 
 
 def _compare(options: argparse.Namespace) -> None:
-    from monitor import compare
+    from monitor import deviation
+    from monitor.compare import compare
     from planner.record import from_json
 
     made = from_json(_json(options.plan))
@@ -119,11 +120,11 @@ def _compare(options: argparse.Namespace) -> None:
     spanned = window(first, _scraped(options, version))
     if not spanned.engines:
         raise _UnreadableError(f"{options.url}: no engine to compare: {' '.join(spanned.after.notes) or 'none named'}")
-    found = [compare.compare(made, engine) for engine in spanned.engines]
+    found = [compare(made, engine, versions=spanned.after.versions) for engine in spanned.engines]
     if options.json:
-        print(json.dumps(finite({"engines": [compare.as_json(each) for each in found]})))
+        print(json.dumps(finite({"engines": [deviation.as_json(each) for each in found]})))
     else:
-        print("\n\n".join(compare.as_text(each) for each in found))
+        print("\n\n".join(deviation.as_text(each) for each in found))
 
 
 def _json(path: Path) -> dict[str, object]:

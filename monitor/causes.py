@@ -1,6 +1,7 @@
-"""Why a quantity is off: the plan made again with what the server reports of its settings, one after the other.
+"""Why a quantity is off. No cause is guessed where one can be shown.
 
-No cause is guessed where one can be shown: the setting under which the plan comes nearest to what is there is named.
+For capacity the plan is made again with what the server reports of its settings, one after the other: the setting under
+which it comes nearest to what is there is named. Each cause ends with the numbers it rests on.
 """
 
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from math import inf, log
 
 from monitor import metrics
 from monitor.snapshot import EngineSnapshot
+from monitor.versions import VersionRange, release
 from planner.deployment import Deployment
 from planner.plan import Plan
 from planner.units import GIB, memory, share
@@ -19,7 +21,9 @@ WORTH_NAMING = 0.7
 """A setting is named when it leaves no more than this of the difference  [ratio]."""
 
 
-def cause_of_capacity(made: Plan, engine: EngineSnapshot, quantity: str, actual: float) -> str:
+def of_capacity(
+    made: Plan, engine: EngineSnapshot, quantity: str, actual: float, versions: VersionRange | None = None
+) -> str:
     """Why the pool holds more or less than planned, by the field of Capacity that is off."""
 
     def ratio(other: Plan) -> float:
@@ -31,7 +35,7 @@ def cause_of_capacity(made: Plan, engine: EngineSnapshot, quantity: str, actual:
 
     explained, texts = made, []
     while distance(explained) > EXPLAINED:
-        found = [(made.on(changed), text) for text, changed in settings(explained.deployment, engine)]
+        found = [(made.on(changed), text) for text, changed in settings(explained.deployment, engine, versions)]
         nearest, text = min(found, key=lambda each: distance(each[0]), default=(explained, ""))
         if distance(nearest) > distance(explained) * WORTH_NAMING:
             break
@@ -49,7 +53,7 @@ def cause_of_capacity(made: Plan, engine: EngineSnapshot, quantity: str, actual:
     return "more memory was left than planned: a larger device, smaller activations, or another checkpoint."
 
 
-def cause_of_token_bytes(made: Plan, engine: EngineSnapshot) -> str:
+def of_token_bytes(made: Plan, engine: EngineSnapshot) -> str:
     """Why a token takes other bytes than planned: the KV dtype, or it is not the model that was planned."""
     if engine.kv_cache_dtype != made.deployment.kv_cache_dtype:
         return f"KV dtype: planned {made.deployment.kv_cache_dtype}, the server runs {engine.kv_cache_dtype}."
@@ -57,7 +61,9 @@ def cause_of_token_bytes(made: Plan, engine: EngineSnapshot) -> str:
     return f"another model: planned {made.model.name}, the server serves {served}, whose tokens take other bytes."
 
 
-def settings(planned: Deployment, engine: EngineSnapshot) -> Iterator[tuple[str, Deployment]]:
+def settings(
+    planned: Deployment, engine: EngineSnapshot, versions: VersionRange | None = None
+) -> Iterator[tuple[str, Deployment]]:
     """Each setting the server reports that is not the plan's: in words, and the deployment with it."""
     dtype = engine.kv_cache_dtype
     if dtype and dtype != planned.kv_cache_dtype:
@@ -83,6 +89,35 @@ def settings(planned: Deployment, engine: EngineSnapshot) -> Iterator[tuple[str,
     if length and length != planned.max_model_len:
         text = f"--max-model-len: the server accepts {length:,} tokens."
         yield text, replace(planned, max_model_len=length)
+    if versions is not None and not versions.low <= planned.version <= versions.high:
+        text = f"version: planned vLLM {planned.vllm_version}, the server is {versions}."
+        yield text, replace(planned, vllm_version=release(versions.high))
+
+
+def of_usage(actual: float, planned: float) -> str:
+    """Why more or fewer blocks are held than the running requests need."""
+    if actual < planned:
+        return "running requests share a prefix, or are shorter than those that finished."
+    return "running requests are longer than those that finished."
+
+
+def of_speed(made: Plan, is_slower: bool, ratio: float | None) -> str:
+    """Why a server is slower or faster than the plan at the batch that really ran."""
+    much = "" if ratio is None else f" ({ratio:.2g} × the plan's)"
+    if not is_slower:
+        return f"faster than planned at this batch{much}: a faster device, speculation, or constants too cautious."
+    if made.calibration is not None:
+        return f"slower than when it was calibrated, at the same batch{much}: the device is throttled or shared."
+    eager = "" if made.deployment.enforce_eager else "eager mode, "
+    return f"slower than planned at this batch{much}: {eager}a throttled or shared device, or host time between steps."
+
+
+def of_arrivals(actual: float, planned: float, what: str) -> str:
+    """Why the batch is not the planned one, when lengths, usage and speed are."""
+    seen = f"{actual:.3g} {what}, planned {planned:.3g}"
+    if actual < planned:
+        return f"the batch is smaller because traffic is low, not because the server is slow: {seen}."
+    return f"more traffic than planned: {seen}."
 
 
 def max_model_len(engine: EngineSnapshot) -> int | None:

@@ -1,98 +1,41 @@
 """Plan + what a server says -> Deviations: planned, actual, ratio, and the likely cause of what is off.
 
-Capacity is compared as it was planned. Usage and speed are compared with what the plan expects for the traffic that is
-really there: the requests running and the lengths seen, not those of the planned load.
+Capacity is compared as it was planned, and so are the lengths and arrivals of the load. Usage and speed are compared
+with what the plan expects for the traffic that is really there, so that a server is not called slow for being idle.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from monitor import metrics
-from monitor.causes import cause_of_capacity, cause_of_token_bytes
+from monitor import causes, metrics, usage
+from monitor.deviation import Comparison, Deviation
 from monitor.snapshot import EngineSnapshot
+from monitor.traffic import Traffic, traffic
+from monitor.versions import VersionRange
 from monitor.window import EngineWindow
 from planner.errors import InputError
-from planner.latency import Range
-from planner.plan import Plan, plan
-from planner.units import count, share
-from planner.verdict import Level, Verdict
+from planner.latency import Latency, Range, latency
+from planner.plan import Plan
+from planner.units import count
 from planner.workload import Workload
 
-TOLERANCE = 0.05
-"""A ratio this far from 1, and outside the plan's own range, is off  [ratio]."""
+LOAD_BAND = 0.25
+"""A load within this share of the planned one is as planned  [ratio]."""
+HIT_BAND = 0.1
+"""The same for the share of prompt tokens found in the prefix cache  [ratio]."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deviation:
-    """One quantity, planned and actual.
-
-    quantity  its key, as in the plan's figures
-    unit      tokens, blocks, bytes, requests, tokens/s or s
-    planned   what the plan expects, None where it expects nothing  [unit]
-    actual    what the server says, None where it does not  [unit]
-    cause     the likely cause when it is off, empty when it is not
-    note      why a side is missing, or what the planned side rests on
-    """
-
-    quantity: str
-    unit: str
-    planned: Range | None
-    actual: float | None
-    cause: str = ""
-    note: str = ""
-
-    @property
-    def ratio(self) -> float | None:
-        """actual / planned  [ratio]."""
-        if self.actual is None or self.planned is None or not self.planned.value:
-            return None
-        return self.actual / self.planned.value
-
-    @property
-    def is_off(self) -> bool:
-        """More than the tolerance away, and outside what the plan expects."""
-        if self.ratio is None or self.actual is None or self.planned is None:
-            return False
-        return abs(self.ratio - 1) > TOLERANCE and not self.planned.low <= self.actual <= self.planned.high
-
-    def because(self, cause: str) -> "Deviation":
-        """The same with its cause, when it is off."""
-        return replace(self, cause=cause) if self.is_off else self
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """One engine held against a plan.
-
-    engine      its data-parallel index, None where the server has no such label
-    model_name  as served
-    deviations  layout first, then capacity, usage and speed
-    context     what the comparison rests on
-    """
-
-    engine: str | None
-    model_name: str | None
-    deviations: tuple[Deviation, ...]
-    context: str
-
-    @property
-    def verdict(self) -> Verdict:
-        """As planned, or the first quantity that is off with its cause."""
-        off = next((each for each in self.deviations if each.is_off), None)
-        compared = sum(each.ratio is not None for each in self.deviations)
-        if off is not None:
-            reason = f"{off.quantity} is {share(off.ratio or 0)} of the plan. Likely cause: {off.cause}"
-            return Verdict(level=Level.WARNING, word="Not as planned", reason=reason, context=self.context)
-        if not compared:
-            reason = "the page has nothing that the plan expects."
-            return Verdict(level=Level.UNKNOWN, word="Nothing to compare", reason=reason, context=self.context)
-        reason = f"{count(compared, 'quantities')} within {share(TOLERANCE)}, or within the plan's range."
-        return Verdict(level=Level.GOOD, word="As planned", reason=reason, context=self.context)
-
-
-def compare(made: Plan, seen: EngineWindow | EngineSnapshot) -> Comparison:
+def compare(
+    made: Plan,
+    seen: EngineWindow | EngineSnapshot,
+    *,
+    history: Sequence[EngineSnapshot] = (),
+    versions: VersionRange | None = None,
+) -> Comparison:
     """Holds one engine against one plan; a single page compares capacity and usage, a Window speed as well.
+
+    history   what the engine said in the window, for KV usage over time
+    versions  the releases that it can be
 
     Raises InputError for a plan whose engine would not start: it holds nothing to compare.
     """
@@ -100,68 +43,24 @@ def compare(made: Plan, seen: EngineWindow | EngineSnapshot) -> Comparison:
         raise InputError("plan", str(made.limit), "a plan whose engine starts")
     window = seen if isinstance(seen, EngineWindow) else None
     engine = seen.after if isinstance(seen, EngineWindow) else seen
+    load = None if window is None else traffic(window)
+    held = usage.Held.by(made, engine, load)
+    pages = history or ((window.before, window.after) if window else (engine,))
     span = "" if window is None else f"; rates over {window.seconds:.3g} s"
     return Comparison(
         engine=engine.engine,
         model_name=engine.model_name,
-        deviations=(*_layout(made, engine), *_capacity(made, engine), _usage(made, engine), *_speed(made, window)),
+        deviations=(
+            *_layout(made, engine),
+            *_capacity(made, engine, versions),
+            *_lengths(made, load),
+            *_usage(made, held, pages),
+            *_speed(made, window, load),
+            *_arrivals(made, load),
+            *_money(made, load),
+        ),
         context=f"plan: {made.inputs}{span}",
     )
-
-
-def as_json(found: Comparison) -> dict[str, Any]:
-    """One engine's comparison as JSON's types."""
-    return {
-        "engine": found.engine,
-        "model_name": found.model_name,
-        "verdict": found.verdict.word,
-        "reason": found.verdict.reason,
-        "deviations": [
-            {
-                "quantity": each.quantity,
-                "unit": each.unit,
-                "planned": None if each.planned is None else each.planned.value,
-                "planned_low": None if each.planned is None else each.planned.low,
-                "planned_high": None if each.planned is None else each.planned.high,
-                "actual": each.actual,
-                "ratio": each.ratio,
-                "off": each.is_off,
-                "cause": each.cause,
-                "note": each.note,
-            }
-            for each in found.deviations
-        ],
-    }
-
-
-def as_text(found: Comparison) -> str:
-    """One engine's comparison for a terminal."""
-    lines = [f"engine {found.engine or '-'}  {found.verdict}"]
-    for each in found.deviations:
-        planned = "-" if each.planned is None else _number(each.planned.value)
-        actual = "-" if each.actual is None else _number(each.actual)
-        ratio = "" if each.ratio is None else share(each.ratio)
-        lines.append(
-            f"  {each.quantity:<22} {planned:>12} {actual:>12} {each.unit:<9} {ratio:>8}  {each.cause or each.note}"
-        )
-    return "\n".join(lines)
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.4g}"
-
-
-def _capacity(made: Plan, engine: EngineSnapshot) -> Iterator[Deviation]:
-    reported = {
-        "kv_cache_size_tokens": ("tokens", engine.capacity_tokens, metrics.KV_CACHE_TOKENS),
-        "num_gpu_blocks": ("blocks", engine.num_gpu_blocks, metrics.NUM_GPU_BLOCKS),
-        "max_concurrency": ("requests", engine.number(metrics.MAX_CONCURRENCY), metrics.MAX_CONCURRENCY),
-    }
-    for quantity, (unit, actual, metric) in reported.items():
-        planned = Range(*(getattr(held, quantity) for held in made.capacity or ()))
-        note = "" if actual is not None else engine.missing.get(metric.key, "not reported by this version")
-        found = Deviation(quantity=quantity, unit=unit, planned=planned, actual=actual, note=note)
-        yield found.because(cause_of_capacity(made, engine, quantity, actual or 0)) if found.is_off else found
 
 
 def _layout(made: Plan, engine: EngineSnapshot) -> Iterator[Deviation]:
@@ -169,84 +68,188 @@ def _layout(made: Plan, engine: EngineSnapshot) -> Iterator[Deviation]:
     assert made.layout is not None
     assert made.capacity is not None
     block, held = made.layout.block_size, made.capacity[0]
-    note = "" if engine.block_size else engine.missing.get(metrics.BLOCK_SIZE.key, "not reported by this version")
     found = Deviation(
-        quantity="block_size", unit="tokens", planned=Range(block, block, block), actual=engine.block_size, note=note
+        quantity="block_size",
+        unit="tokens",
+        planned=Range(block, block, block),
+        actual=engine.block_size,
+        note="" if engine.block_size else _missing(engine, metrics.BLOCK_SIZE),
     )
     yield found.because(f"block size: planned {block}, the server runs {engine.block_size}.")
     pool, tokens = engine.number(metrics.KV_MEMORY), engine.capacity_tokens
-    note = "" if pool and tokens else "a server says its pool's bytes only where they were set by hand"
     each = made.pool_bytes / held.kv_cache_size_tokens
     found = Deviation(
         quantity="bytes_per_token",
         unit="bytes",
         planned=Range(each, each, each),
         actual=pool / tokens if pool and tokens else None,
+        note="" if pool and tokens else "a server says its pool's bytes only where they were set by hand",
+    )
+    yield found.because(causes.of_token_bytes(made, engine))
+
+
+def _capacity(made: Plan, engine: EngineSnapshot, versions: VersionRange | None) -> Iterator[Deviation]:
+    reported = {
+        "kv_cache_size_tokens": ("tokens", engine.capacity_tokens, metrics.KV_CACHE_TOKENS),
+        "num_gpu_blocks": ("blocks", engine.num_gpu_blocks, metrics.NUM_GPU_BLOCKS),
+        "max_concurrency": ("requests", engine.number(metrics.MAX_CONCURRENCY), metrics.MAX_CONCURRENCY),
+    }
+    for quantity, (unit, actual, metric) in reported.items():
+        planned = Range(*(getattr(held, quantity) for held in made.capacity or ()))
+        note = "" if actual is not None else _missing(engine, metric)
+        found = Deviation(quantity=quantity, unit=unit, planned=planned, actual=actual, note=note)
+        if found.is_off:
+            found = found.because(causes.of_capacity(made, engine, quantity, actual or 0, versions))
+        yield found
+    assert made.layout is not None
+    pool = Range(*(held.num_gpu_blocks * made.layout.bytes_per_block for held in made.capacity or ()))
+    yield Deviation(
+        quantity="kv_pool_bytes",
+        unit="bytes",
+        planned=pool,
+        actual=engine.number(metrics.KV_MEMORY),
+        note="" if engine.number(metrics.KV_MEMORY) else "a server says its pool's bytes only where they were set",
+    ).because(f"pool size: the server's KV cache was set to {count(engine.number(metrics.KV_MEMORY) or 0)} bytes.")
+
+
+def _lengths(made: Plan, load: Traffic | None) -> Iterator[Deviation]:
+    """The requests themselves: their lengths, and what of their prompts was in the cache."""
+    planned, note = made.workload, "" if load else _NO_TRAFFIC
+    for key, noun in (("input_tokens", "prompts"), ("output_tokens", "outputs")):
+        asked, actual = getattr(planned, key), None if load is None else getattr(load, key)
+        found = Deviation(quantity=key, unit="tokens", planned=_band(asked), actual=actual, note=note)
+        how = "longer" if (actual or 0) > asked else "shorter"
+        yield found.because(f"{noun} are {how} than planned: {count(actual or 0)} tokens, planned {count(asked)}.")
+    hits = planned.prefix_hit_ratio
+    found = Deviation(
+        quantity="prefix_hit_ratio",
+        unit="ratio",
+        planned=Range(hits, max(0.0, hits - HIT_BAND), min(1.0, hits + HIT_BAND)) if hits else None,
+        actual=None if load is None else load.prefix_hit_ratio,
+        note=note or ("" if hits else "the plan expects no reuse of prefixes"),
+    )
+    lower = (found.actual or 0) < hits
+    yield found.because(
+        f"prefix reuse is {'lower' if lower else 'higher'} than planned: {found.actual or 0:.0%} of prompt tokens, "
+        f"planned {hits:.0%}."
+    )
+
+
+def _usage(made: Plan, held: usage.Held | None, pages: Sequence[EngineSnapshot]) -> Iterator[Deviation]:
+    """Blocks in use, against what the requests that ran hold between their first step and their last."""
+    latest = pages[-1]
+    for quantity, unit in (("used_blocks", "blocks"), *((f"kv_usage_{name}", "ratio") for name in usage.OVER_TIME)):
+        if held is None or latest.running is None or latest.used_blocks is None:
+            note = _missing(latest, metrics.KV_USAGE)
+            yield Deviation(quantity=quantity, unit=unit, planned=None, actual=None, note=note)
+        elif quantity == "used_blocks":
+            note = f"{count(latest.running, 'running')}, {held.note}"
+            planned = held.blocks(latest.running)
+            found = Deviation(quantity=quantity, unit=unit, planned=planned, actual=latest.used_blocks, note=note)
+            yield found.because(causes.of_usage(found.actual or 0, planned.value))
+        elif len(pages) < 2:
+            yield Deviation(quantity=quantity, unit=unit, planned=None, actual=None, note="needs a window")
+        else:
+            statistic = usage.OVER_TIME[quantity.removeprefix("kv_usage_")]
+            expected, actual = held.over_time(pages, statistic)
+            found = Deviation(quantity=quantity, unit=unit, planned=expected, actual=actual, note=held.note)
+            yield found.because(causes.of_usage(actual or 0, expected.value if expected else 0))
+
+
+def _speed(made: Plan, window: EngineWindow | None, load: Traffic | None) -> Iterator[Deviation]:
+    """Latency and tokens a second, for the requests that ran and their lengths; preemptions, which no plan has."""
+    expected, note = _expected(made, window, load)
+    actual: dict[str, tuple[str, float | None]] = {
+        "tpot_s": ("s", None if load is None else load.gap_s),
+        "ttft_s": ("s", None if load is None else load.first_s),
+        "output_tokens_per_s": ("tokens/s", None if window is None else window.output_tokens_per_s),
+    }
+    for quantity, (unit, value) in actual.items():
+        planned = None if expected is None else getattr(expected, quantity)
+        found = Deviation(quantity=quantity, unit=unit, planned=planned, actual=value, note=note)
+        is_slower = found.ratio is not None and (found.ratio < 1) == (unit == "tokens/s")
+        yield found.because(causes.of_speed(made, is_slower, found.ratio))
+    preempted = None if window is None else window.increase(metrics.PREEMPTIONS)
+    found = Deviation(
+        quantity="preemptions",
+        unit="preemptions",
+        planned=Range(0.0, 0.0, 0.0) if made.fits else None,
+        actual=preempted,
+        note="" if made.fits else "the plan does not hold its own load",
+    )
+    yield found.because("more is running than the pool holds: requests are thrown back and computed again.")
+
+
+def _arrivals(made: Plan, load: Traffic | None) -> Iterator[Deviation]:
+    """How many requests run and arrive, against the load planned for; looked at last, for it explains what is left."""
+    asked, replicas = made.workload, made.deployment.data_parallel_size
+    running = None if load is None else load.streams
+    note = "" if load else _NO_TRAFFIC
+    if asked.request_rate is not None:
+        rate = asked.request_rate / replicas
+        arriving = None if load is None else load.requests_per_s
+        found = Deviation(quantity="request_rate", unit="requests/s", planned=_band(rate), actual=arriving, note=note)
+        yield found.because(causes.of_arrivals(arriving or 0, rate, "requests/s arrive"))
+    if asked.concurrency is None and asked.request_rate is None:
+        note = note or "the plan asks for as many as fit"
+        yield Deviation(quantity="running", unit="requests", planned=None, actual=running, note=note)
+        return
+    streams = made.latency.streams if made.latency else (asked.concurrency or 0) / replicas
+    found = Deviation(
+        quantity="running",
+        unit="requests",
+        planned=_band(streams) if streams else None,
+        actual=running,
         note=note,
     )
-    yield found.because(cause_of_token_bytes(made, engine))
+    yield found.because(causes.of_arrivals(running or 0, streams, "requests run"))
 
 
-def _usage(made: Plan, engine: EngineSnapshot) -> Deviation:
-    """Blocks in use, against what the running requests hold between their first step and their last."""
-    assert made.layout is not None
-    running, used = engine.running, engine.used_blocks
-    found = Deviation(quantity="used_blocks", unit="blocks", planned=None, actual=used)
-    if running is None or used is None:
-        return replace(found, note=engine.missing.get(metrics.KV_USAGE.key, "not reported by this version"))
-    load, source = _lengths(made, engine, None)
-    lengths = (load.input_tokens + load.output_tokens // 2, load.input_tokens, load.tokens)
-    found = replace(
-        found,
-        planned=Range(*(running * made.layout.blocks_per_request(length) for length in lengths)),
-        note=f"{count(running, 'running')}, {load.input_tokens} in + {load.output_tokens} out, {source}",
+def _money(made: Plan, load: Traffic | None) -> Iterator[Deviation]:
+    """Dollars a million output tokens, at the throughput that is really there."""
+    planned = None if made.cost is None else made.cost.usd_per_million_output_tokens
+    actual = None
+    if made.cost is not None and load is not None:
+        a_second = made.cost.usd_per_hour / 3600 / made.deployment.data_parallel_size
+        actual = a_second / load.output_tokens_per_s * 1e6 * (1 - made.cost.prefill_share)
+    found = Deviation(
+        quantity="usd_per_million_output_tokens",
+        unit="dollars",
+        planned=planned,
+        actual=actual,
+        note="" if planned and load else (_NO_TRAFFIC if planned else "the plan has no price or no speed"),
     )
-    if found.ratio is not None and found.ratio < 1:
-        return found.because("running requests share a prefix, or are shorter than those that finished.")
-    return found.because("running requests are longer than those that finished.")
+    yield found.because(f"the devices cost the same for {'fewer' if (found.ratio or 0) > 1 else 'more'} tokens.")
 
 
-def _speed(made: Plan, window: EngineWindow | None) -> Iterator[Deviation]:
-    """Tokens a second and time per output token, planned for the requests that ran and their lengths."""
-    expected, note = _expected(made, window)
-    rate = None if window is None else window.output_tokens_per_s
-    gap = None if window is None else window.mean(metrics.TPOT) or window.mean(metrics.ITL)
-    for quantity, unit, actual in (("output_tokens_per_s", "tokens/s", rate), ("tpot_s", "s", gap)):
-        planned = None if expected is None else getattr(expected.latency, quantity, None)
-        found = Deviation(quantity=quantity, unit=unit, planned=planned, actual=actual, note=note)
-        is_slower = found.ratio is not None and (found.ratio < 1) == (unit == "tokens/s")
-        yield found.because(_SLOWER if is_slower else _FASTER)
+_NO_TRAFFIC = "too few requests finished in the window"
 
 
-_SLOWER = "slower than planned at this batch: eager mode, a throttled or shared device, or host time between steps."
-_FASTER = (
-    "faster than planned at this batch: a faster device, speculative decoding, or constants that are too cautious."
-)
-
-
-def _expected(made: Plan, window: EngineWindow | None) -> tuple[Plan | None, str]:
-    """The plan for the traffic in the window, and what it rests on."""
+def _expected(made: Plan, window: EngineWindow | None, load: Traffic | None) -> tuple[Latency | None, str]:
+    """The plan's speed for the traffic in the window, of one replica, and what it rests on."""
     if window is None:
         return None, "a rate needs two pages"
     if made.latency is None:
         return None, "the plan has no speed for this device"
-    running = [moment.running for moment in (window.before, window.after) if moment.running]
-    if not running or not window.output_tokens_per_s:
-        return None, f"nothing was generated in these {window.seconds:.3g} s"
-    load, source = _lengths(made, window.after, window)
-    streams = round(sum(running) / len(running))
-    note = f"{count(streams, 'running')}, {load.input_tokens} in + {load.output_tokens} out, {source}"
-    load = replace(load, concurrency=streams)
-    return plan(made.model, made.deployment, load, made.slo, made.usd_per_gpu_hour), note
+    if load is None:
+        return None, _NO_TRAFFIC
+    found = at(made, load.workload, load.streams)
+    return found, f"{load.streams:.3g} running, {load.input_tokens:.0f} in + {load.output_tokens:.0f} out"
 
 
-def _lengths(made: Plan, engine: EngineSnapshot, window: EngineWindow | None) -> tuple[Workload, str]:
-    """Lengths of the requests that finished in the window, else since the start, else as planned."""
-    for source, seen in (("finished in the window", window), ("finished since the start", engine)):
-        prompts = seen and seen.histogram(metrics.PROMPT_LENGTH)
-        outputs = seen and seen.histogram(metrics.OUTPUT_LENGTH)
-        if prompts and outputs and prompts.mean and outputs.mean:
-            found = Workload(input_tokens=max(1, round(prompts.mean)), output_tokens=max(1, round(outputs.mean)))
-            return found, source
-    load = made.workload
-    return Workload(input_tokens=load.input_tokens, output_tokens=load.output_tokens), "as planned, none finished yet"
+def at(made: Plan, load: Workload, streams: float) -> Latency | None:
+    """The plan's speed where so many requests of such a load run on one replica."""
+    assert made.layout is not None
+    assert made.capacity is not None
+    alone = replace(made.deployment, data_parallel_size=1)
+    blocks = made.capacity[0].num_gpu_blocks
+    return latency(made.model, alone, load, made.layout, made.weights, blocks, max(1.0, streams),
+                   calibration=made.calibration)  # fmt: skip
+
+
+def _band(value: float) -> Range:
+    return Range(value, value * (1 - LOAD_BAND), value * (1 + LOAD_BAND))
+
+
+def _missing(engine: EngineSnapshot, metric: metrics.Metric) -> str:
+    return engine.missing.get(metric.key, "not reported by this version")

@@ -7,7 +7,7 @@ from typing import Any
 
 import streamlit as st
 
-from monitor.compare import Comparison, Deviation
+from monitor.deviation import Comparison, Deviation
 from monitor.report import as_json
 from monitor.snapshot import Snapshot
 from planner import units

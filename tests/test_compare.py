@@ -2,7 +2,8 @@
 
 import pytest
 
-from monitor.compare import Comparison, compare
+from monitor.compare import compare
+from monitor.deviation import Comparison
 from monitor.reading import read
 from monitor.window import window
 from planner.catalog.models import model_named

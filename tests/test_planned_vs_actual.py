@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from monitor.compare import Comparison, compare
+from monitor.compare import compare
+from monitor.deviation import Comparison
 from monitor.reading import read
 from monitor.scrape import scrape
 from monitor.snapshot import EngineSnapshot

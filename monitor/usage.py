@@ -1,0 +1,86 @@
+"""KV usage that a plan expects for the requests that really run, at a moment and over time."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean, quantiles
+
+from monitor import metrics
+from monitor.snapshot import EngineSnapshot
+from monitor.traffic import Traffic
+from planner.kv_layout import KvLayout
+from planner.latency import Range
+from planner.plan import Plan
+
+
+def _p95(values: Sequence[float]) -> float:
+    return quantiles(values, n=20, method="inclusive")[-1] if len(values) > 1 else values[0]
+
+
+OVER_TIME: Mapping[str, Callable[[Sequence[float]], float]] = {"mean": mean, "p95": _p95, "peak": max}
+"""What of KV usage over a window is compared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What a running request of this load holds of the pool.
+
+    layout         how the plan lays out the KV cache
+    input_tokens   of a prompt  [tokens]
+    output_tokens  of an output  [tokens]
+    shared         share of a prompt that others may hold as well  [ratio]
+    usable_blocks  what all requests together can hold  [blocks]
+    note           what the lengths rest on
+    """
+
+    layout: KvLayout
+    input_tokens: int
+    output_tokens: int
+    shared: float
+    usable_blocks: int
+    note: str
+
+    @classmethod
+    def by(cls, made: Plan, engine: EngineSnapshot, load: Traffic | None) -> "Held | None":
+        """By the lengths of the requests that finished in the window, else since the start, else as planned."""
+        if made.layout is None or not engine.usable_blocks:
+            return None
+        prompts, outputs = engine.histogram(metrics.PROMPT_LENGTH), engine.histogram(metrics.OUTPUT_LENGTH)
+        planned, source = made.workload, "as planned, none finished yet"
+        inputs, made_tokens = float(planned.input_tokens), float(planned.output_tokens)
+        if load is not None:
+            inputs, made_tokens, source = load.input_tokens, load.output_tokens, "finished in the window"
+        elif prompts and outputs and prompts.mean and outputs.mean:
+            inputs, made_tokens, source = prompts.mean, outputs.mean, "finished since the start"
+        inputs, made_tokens = max(1, round(inputs)), max(1, round(made_tokens))
+        return cls(
+            layout=made.layout,
+            input_tokens=inputs,
+            output_tokens=made_tokens,
+            shared=max(planned.prefix_hit_ratio, load.prefix_hit_ratio if load else 0.0),
+            usable_blocks=engine.usable_blocks,
+            note=f"{inputs} in + {made_tokens} out, {source}",
+        )
+
+    def blocks(self, running: float) -> Range:
+        """Blocks that so many requests hold: half way through their output, at the start with all that is shared held
+        by others, and at the end  [blocks]."""
+        middle, end = self.input_tokens + self.output_tokens // 2, self.input_tokens + self.output_tokens
+        start = max(1, round(self.input_tokens * (1 - self.shared)))
+        low, value, high = (self.layout.blocks_per_request(length) for length in (start, middle, end))
+        return Range(*(min(self.usable_blocks, running * each) for each in (value, low, high)))
+
+    def share(self, running: float) -> Range:
+        """The same as a share of the pool  [ratio]."""
+        return self.blocks(running).times(1 / self.usable_blocks)
+
+    def over_time(
+        self, pages: Sequence[EngineSnapshot], statistic: Callable[[Sequence[float]], float]
+    ) -> tuple[Range | None, float | None]:
+        """A statistic of the share expected and of the share in use, page by page; None where no page says both."""
+        known = [(page.running, page.kv_usage) for page in pages if page.running is not None]
+        both = [(running, used) for running, used in known if used is not None]
+        if not both:
+            return None, None
+        expected = [self.share(running) for running, _ in both]
+        planned = Range(*(statistic(part) for part in zip(*expected, strict=True)))
+        return planned, statistic([used for _, used in both])
