@@ -3,10 +3,13 @@
 python -m monitor snapshot URL [--seconds S] [--json]
 python -m monitor read FILE.prom [LATER.prom --seconds S] [--json]
 python -m monitor compare PLAN.json URL [--seconds S] [--json]
+python -m monitor experiment --model DIR [--kv-cache-dtype auto --kv-cache-dtype fp8] [--repeat 3] [--json]
+python -m monitor rules --format prometheus|alertmanager|grafana|scrape [--config FILE]
 """
 
 import argparse
 import json
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -93,7 +96,28 @@ def _parser() -> argparse.ArgumentParser:
     )
     held.set_defaults(command=_compare)
 
-    for command in (live, files, held):
+    tried = commands.add_parser("experiment", help="one model served with several KV dtypes, under the same load")
+    tried.add_argument("--model", type=Path, required=True, metavar="DIR", help="config.json, tokenizer and weights")
+    tried.add_argument(
+        "--kv-cache-dtype", dest="kv_cache_dtypes", action="append", metavar="DTYPE",
+        help="the first is what others are held against (default: auto, then fp8)",
+    )  # fmt: skip
+    for flag, kind, meaning in (
+        ("--prompts", int, "requests sent at once (default 64)"),
+        ("--max-tokens", int, "generated for each (default 512)"),
+        ("--max-model-len", int, "longest request accepted (default 8192)"),
+        ("--gpu-memory-utilization", float, "share of the GPU (default 0.9); a CPU's pool is 1 GiB unless given"),
+        ("--kv-cache-memory-bytes", int, "KV pool given outright, in bytes"),
+        ("--repeat", int, "rounds, of one engine start a dtype each (default 3)"),
+        ("--port", int, "where the engine listens (default 8111)"),
+        ("--python", Path, "the interpreter with vLLM (default: the engine's)"),
+    ):
+        tried.add_argument(flag, type=kind, metavar="X", help=meaning, default=argparse.SUPPRESS)
+    tried.add_argument("--enforce-eager", action="store_true", help="no CUDA graphs; always so on a CPU")
+    tried.add_argument("--store", metavar="URL", help="where it is kept (default: monitor.toml's)")
+    tried.set_defaults(command=_experiment)
+
+    for command in (live, files, held, tried):
         command.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
@@ -125,6 +149,48 @@ def _compare(options: argparse.Namespace) -> None:
         print(json.dumps(finite({"engines": [deviation.as_json(each) for each in found]})))
     else:
         print("\n\n".join(deviation.as_text(each) for each in found))
+
+
+def _experiment(options: argparse.Namespace) -> None:
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from monitor import experiment_result, experiment_store
+    from monitor.config import config, config_path
+    from monitor.engine import EngineError
+    from monitor.experiment import Setup, Step, experiment
+    from planner.store import database
+
+    def tell(step: Step) -> None:
+        print(f"[{step.number}/{step.of}] {step.text} …", file=sys.stderr, flush=True)
+
+    given = {name: value for name, value in vars(options).items() if name in Setup.__dataclass_fields__}
+    dtypes = tuple(given.pop("kv_cache_dtypes") or ("auto", "fp8"))
+    setup = Setup(kv_cache_dtypes=dtypes, **given)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what was started is ended
+    try:
+        store = database(config(config_path()).store if options.store is None else options.store)
+        experiment_store.prepare(store)
+        found = experiment(setup, tell)
+        number = experiment_store.save(store, found)
+    except EngineError as error:
+        raise _UnreadableError(error.line) from error
+    except SQLAlchemyError as error:
+        raise _UnreadableError(f"store: {str(error).splitlines()[0]}") from error
+    except KeyboardInterrupt:
+        raise _UnreadableError("interrupted: the engine is ended, nothing is kept") from None
+    if options.json:
+        print(json.dumps({**experiment_result.as_json(found), "number": number}))
+    else:
+        print(experiment_result.as_text(found), f"Kept as number {number}.", sep="\n")
+
+
+def _rules(options: argparse.Namespace) -> None:
+    from monitor import handover
+    from monitor.config import config, config_path
+
+    if options.config is not None and not options.config.is_file():
+        raise InputError("--config", str(options.config), "a file that exists")
+    print(handover.text(options.format, config(options.config or config_path())), end="")
 
 
 def _json(path: Path) -> dict[str, object]:

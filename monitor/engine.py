@@ -1,6 +1,7 @@
 """A real vLLM server, run in an interpreter of its own: started, awaited, and ended with everything it spawned."""
 
 import os
+import re
 import subprocess
 import tempfile
 import threading
@@ -23,9 +24,18 @@ SETTINGS = {
     "PYTHONPATH": str(Path(__file__).resolve().parent / "engine_start"),
 }
 
+_ERROR = re.compile(r"\b\w*(?:Error|Exception): .+")
+
 
 class EngineError(RuntimeError):
     """The engine ended, or was still silent after the patience given; the message ends with its last words."""
+
+    @property
+    def line(self) -> str:
+        """The message in one line: what happened, and the first error that the engine named."""
+        head, _, words = str(self).partition("\n")
+        named = _ERROR.search(words)
+        return f"{head} {named[0].strip()}" if named else " ".join([head, *words.split("\n")[-2:]]).strip()
 
 
 class Stopped(Exception):
