@@ -117,6 +117,11 @@ def _parser() -> argparse.ArgumentParser:
     tried.add_argument("--store", metavar="URL", help="where it is kept (default: monitor.toml's)")
     tried.set_defaults(command=_experiment)
 
+    rules = commands.add_parser("rules", help="alert rules, scrape targets, receivers and a dashboard for other tools")
+    rules.add_argument("--format", required=True, metavar="FORMAT", help="prometheus, alertmanager, grafana or scrape")
+    rules.add_argument("--config", type=Path, metavar="FILE", help="monitor.toml (default: the dashboard's own)")
+    rules.set_defaults(command=_rules)
+
     for command in (live, files, held, tried):
         command.add_argument("--json", action="store_true", help="print JSON")
     return parser
