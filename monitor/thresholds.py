@@ -95,7 +95,3 @@ class Thresholds:
     prefix_hit_rate_for: float = 300.0
     band: float = 0.03
     window: float = 60.0
-
-
-DEFAULTS = Thresholds()
-"""What holds where monitor.toml says nothing."""

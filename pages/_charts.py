@@ -1,15 +1,12 @@
 """Domain types -> figures. One way to draw a threshold, planned is dashed, every chart comes with its alt text."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from math import log10
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
 import streamlit as st
 
-from monitor.health import USAGE_ACT, USAGE_ALARM
-from monitor.series import Series
 from planner.article_speed import Rates
 from planner.compression import Outcome
 from planner.curves import Curve
@@ -25,13 +22,13 @@ _NAMES = {
     "cuda_graph": "CUDA graphs",
     "available_kv": "KV cache",
 }
-_THRESHOLD = "#808080"  # readable on white and on black
+THRESHOLD = "#808080"  # readable on white and on black
 
 
 class Chart(NamedTuple):
     """A figure and what it says, for those who do not see it."""
 
-    figure: go.Figure
+    figure: go.Figure | dict[str, Any]
     alt: str
 
 
@@ -51,7 +48,7 @@ def memory_budget(budget: MemoryBudget) -> Chart:
     rest = budget.unreserved
     figure.add_bar(
         x=[rest / GIB], base=[budget.spent / GIB], y=["GPU"], orientation="h", name="Not requested",
-        marker_color=_THRESHOLD, opacity=0.3, hovertext=memory(rest), hoverinfo="text+name",
+        marker_color=THRESHOLD, opacity=0.3, hovertext=memory(rest), hoverinfo="text+name",
     )  # fmt: skip
     figure.update_layout(barmode="overlay", yaxis_visible=False, legend_y=-0.55)
     _threshold(figure, x=budget.requested.value / GIB, label=f"requested {memory(budget.requested.value)}")
@@ -204,8 +201,8 @@ def _figure(x_title: str, y_title: str, height: int = 320) -> go.Figure:
 def _threshold(
     figure: go.Figure, label: str, x: float | None = None, y: float | None = None, above: bool = True
 ) -> None:
-    style = {"line_dash": "dot", "line_color": _THRESHOLD}
-    note = {"text": label, "font_color": _THRESHOLD, "showarrow": False}
+    style = {"line_dash": "dot", "line_color": THRESHOLD}
+    note = {"text": label, "font_color": THRESHOLD, "showarrow": False}
     if x is not None:
         figure.add_vline(x=x, **style)
         is_log = figure.layout.xaxis.type == "log"  # an annotation on a log axis stands at the exponent
@@ -214,23 +211,3 @@ def _threshold(
         figure.add_hline(y=y, **style)
         side = "bottom" if above else "top"
         figure.add_annotation(y=y, x=0, xref="paper", xanchor="left", yanchor=side, **note)
-
-
-def kv_usage(lines: Sequence[Series]) -> Chart:
-    """Share of KV blocks in use over time, 0 to 100 %, with the two thresholds."""
-    chart = measured(lines, "KV blocks in use")
-    chart.figure.update_yaxes(range=[0, 1.02], tickformat=".0%")
-    _threshold(chart.figure, y=USAGE_ALARM, label="alarm")
-    _threshold(chart.figure, y=USAGE_ACT, label="act", above=False)
-    return chart
-
-
-def measured(lines: Sequence[Series], y_title: str) -> Chart:
-    """Measured values over time: solid lines, and gaps stay gaps."""
-    figure = _figure("", y_title, height=260)
-    for line in lines:
-        times = [datetime.fromtimestamp(time) for time in line.times]
-        figure.add_scatter(x=times, y=line.values, mode="lines", name=line.name, connectgaps=False)
-    figure.update_layout(showlegend=True)
-    said = "; ".join(f"{line.name}: {line.finding}" for line in lines)
-    return Chart(figure, f"{y_title} over time. {said}")

@@ -45,7 +45,7 @@ def target() -> str | None:
 
 def _watch(address: str) -> None:
     """Watch one more server; beyond the limit the one added first is forgotten, so that addresses do not pile up."""
-    watched = collector().names
+    watched = [target.name for target in collector().targets]
     if address not in watched and len(watched) >= MOST_TARGETS:
         collector().remove(watched[0])
     collector().add(Target(name=address, url=address))
@@ -62,7 +62,7 @@ def state(address: str) -> TargetState:
 def verdict(found: TargetState) -> Verdict:
     """The verdict on what happened in the span chosen on the live page, five minutes where none was."""
     span = SPANS[st.session_state.get("span") or DEFAULT_SPAN]
-    return health.verdict(found, found.window(span))
+    return health.verdict(found, span)
 
 
 def refresh() -> float | None:
