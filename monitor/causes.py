@@ -10,7 +10,7 @@ from math import inf, log
 
 from monitor import metrics
 from monitor.snapshot import EngineSnapshot
-from monitor.versions import VersionRange, release
+from monitor.versions import VersionRange
 from planner.deployment import Deployment
 from planner.plan import Plan
 from planner.units import GIB, memory, share
@@ -73,7 +73,7 @@ def settings(
     if override and override != planned.num_gpu_blocks_override:
         text = f"block count: the server's is set by hand, --num-gpu-blocks-override {override:.0f}."
         yield text, replace(planned, num_gpu_blocks_override=int(override))
-    pool = engine.number(metrics.KV_MEMORY)
+    pool = pool_bytes(engine)
     if pool and pool != _pool(planned):
         text = f"pool size: the server's KV cache is {memory(pool)}."
         yield text, replace(planned, kv_cache_memory_bytes=int(pool), cpu_kvcache_space=None)
@@ -91,7 +91,7 @@ def settings(
         yield text, replace(planned, max_model_len=length)
     if versions is not None and not versions.low <= planned.version <= versions.high:
         text = f"version: planned vLLM {planned.vllm_version}, the server is {versions}."
-        yield text, replace(planned, vllm_version=release(versions.high))
+        yield text, replace(planned, vllm_version=versions.newest)
 
 
 def of_usage(actual: float, planned: float) -> str:
@@ -118,6 +118,11 @@ def of_arrivals(actual: float, planned: float, what: str) -> str:
     if actual < planned:
         return f"the batch is smaller because traffic is low, not because the server is slow: {seen}."
     return f"more traffic than planned: {seen}."
+
+
+def pool_bytes(engine: EngineSnapshot) -> float | None:
+    """The KV pool of a rank, where it was set in bytes and not overruled by a number of blocks  [bytes]."""
+    return None if engine.number(metrics.BLOCKS_OVERRIDE) else engine.number(metrics.KV_MEMORY)
 
 
 def max_model_len(engine: EngineSnapshot) -> int | None:

@@ -16,7 +16,7 @@ from monitor.window import EngineWindow
 from planner.errors import InputError
 from planner.latency import Latency, Range, latency
 from planner.plan import Plan
-from planner.units import count
+from planner.units import count, memory
 from planner.workload import Workload
 
 LOAD_BAND = 0.25
@@ -76,14 +76,14 @@ def _layout(made: Plan, engine: EngineSnapshot) -> Iterator[Deviation]:
         note="" if engine.block_size else _missing(engine, metrics.BLOCK_SIZE),
     )
     yield found.because(f"block size: planned {block}, the server runs {engine.block_size}.")
-    pool, tokens = engine.number(metrics.KV_MEMORY), engine.capacity_tokens
+    pool, tokens = causes.pool_bytes(engine), engine.capacity_tokens
     each = made.pool_bytes / held.kv_cache_size_tokens
     found = Deviation(
         quantity="bytes_per_token",
         unit="bytes",
         planned=Range(each, each, each),
         actual=pool / tokens if pool and tokens else None,
-        note="" if pool and tokens else "a server says its pool's bytes only where they were set by hand",
+        note="" if pool and tokens else _NO_POOL,
     )
     yield found.because(causes.of_token_bytes(made, engine))
 
@@ -102,14 +102,14 @@ def _capacity(made: Plan, engine: EngineSnapshot, versions: VersionRange | None)
             found = found.because(causes.of_capacity(made, engine, quantity, actual or 0, versions))
         yield found
     assert made.layout is not None
-    pool = Range(*(held.num_gpu_blocks * made.layout.bytes_per_block for held in made.capacity or ()))
+    pool = causes.pool_bytes(engine)
     yield Deviation(
         quantity="kv_pool_bytes",
         unit="bytes",
-        planned=pool,
-        actual=engine.number(metrics.KV_MEMORY),
-        note="" if engine.number(metrics.KV_MEMORY) else "a server says its pool's bytes only where they were set",
-    ).because(f"pool size: the server's KV cache was set to {count(engine.number(metrics.KV_MEMORY) or 0)} bytes.")
+        planned=Range(*(held.num_gpu_blocks * made.layout.bytes_per_block for held in made.capacity or ())),
+        actual=pool,
+        note="" if pool else _NO_POOL,
+    ).because(f"pool size: the server's KV cache is {memory(pool or 0)}.")
 
 
 def _lengths(made: Plan, load: Traffic | None) -> Iterator[Deviation]:
@@ -138,10 +138,12 @@ def _lengths(made: Plan, load: Traffic | None) -> Iterator[Deviation]:
 def _usage(made: Plan, held: usage.Held | None, pages: Sequence[EngineSnapshot]) -> Iterator[Deviation]:
     """Blocks in use, against what the requests that ran hold between their first step and their last."""
     latest = pages[-1]
+    unknown = "no request has finished yet: their lengths are not known"
     for quantity, unit in (("used_blocks", "blocks"), *((f"kv_usage_{name}", "ratio") for name in usage.OVER_TIME)):
         if held is None or latest.running is None or latest.used_blocks is None:
-            note = _missing(latest, metrics.KV_USAGE)
-            yield Deviation(quantity=quantity, unit=unit, planned=None, actual=None, note=note)
+            note = _missing(latest, metrics.KV_USAGE) if latest.used_blocks is None else unknown
+            used = latest.used_blocks if quantity == "used_blocks" else None
+            yield Deviation(quantity=quantity, unit=unit, planned=None, actual=used, note=note)
         elif quantity == "used_blocks":
             note = f"{count(latest.running, 'running')}, {held.note}"
             planned = held.blocks(latest.running)
@@ -222,6 +224,7 @@ def _money(made: Plan, load: Traffic | None) -> Iterator[Deviation]:
     yield found.because(f"the devices cost the same for {'fewer' if (found.ratio or 0) > 1 else 'more'} tokens.")
 
 
+_NO_POOL = "a server says its pool's bytes only where they were set by hand"
 _NO_TRAFFIC = "too few requests finished in the window"
 
 

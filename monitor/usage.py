@@ -20,6 +20,12 @@ OVER_TIME: Mapping[str, Callable[[Sequence[float]], float]] = {"mean": mean, "p9
 """What of KV usage over a window is compared."""
 
 
+def _hits_since_start(engine: EngineSnapshot) -> float:
+    """Share of the prompt tokens looked up that were in the prefix cache; 0 where none is known to be  [ratio]."""
+    hits, asked = engine.number(metrics.PREFIX_HITS), engine.number(metrics.PREFIX_QUERIES)
+    return min(1.0, hits / asked) if hits and asked else 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
     """What a running request of this load holds of the pool.
@@ -41,24 +47,26 @@ class Held:
 
     @classmethod
     def by(cls, made: Plan, engine: EngineSnapshot, load: Traffic | None) -> "Held | None":
-        """By the lengths of the requests that finished in the window, else since the start, else as planned."""
+        """By the lengths of the requests that finished in the window, else since the start; None where none has."""
+        prompts, outputs = engine.histogram(metrics.PROMPT_LENGTH), engine.histogram(metrics.OUTPUT_LENGTH)
         if made.layout is None or not engine.usable_blocks:
             return None
-        prompts, outputs = engine.histogram(metrics.PROMPT_LENGTH), engine.histogram(metrics.OUTPUT_LENGTH)
-        planned, source = made.workload, "as planned, none finished yet"
-        inputs, made_tokens = float(planned.input_tokens), float(planned.output_tokens)
+        shared = _hits_since_start(engine)
         if load is not None:
-            inputs, made_tokens, source = load.input_tokens, load.output_tokens, "finished in the window"
+            lengths, source = (load.input_tokens, load.output_tokens), "finished in the window"
+            shared = load.prefix_hit_ratio
         elif prompts and outputs and prompts.mean and outputs.mean:
-            inputs, made_tokens, source = prompts.mean, outputs.mean, "finished since the start"
-        inputs, made_tokens = max(1, round(inputs)), max(1, round(made_tokens))
+            lengths, source = (prompts.mean, outputs.mean), "finished since the start"
+        else:
+            return None
+        inputs, generated = (max(1, round(length)) for length in lengths)
         return cls(
             layout=made.layout,
             input_tokens=inputs,
-            output_tokens=made_tokens,
-            shared=max(planned.prefix_hit_ratio, load.prefix_hit_ratio if load else 0.0),
+            output_tokens=generated,
+            shared=max(made.workload.prefix_hit_ratio, shared),
             usable_blocks=engine.usable_blocks,
-            note=f"{inputs} in + {made_tokens} out, {source}",
+            note=f"{inputs} in + {generated} out, {source}",
         )
 
     def blocks(self, running: float) -> Range:

@@ -37,6 +37,15 @@ class VersionRange(NamedTuple):
     def exactly(cls, text: str) -> "VersionRange":
         return cls(parsed(text), parsed(text))
 
+    @property
+    def newest(self) -> str:
+        """The newest release that fits; its first, where all of a minor release do.
+
+        >>> VersionRange((0, 24, 0), (0, 30, 99)).newest
+        '0.30.0'
+        """
+        return release((*self.high[:2], 0) if self.high[2] == 99 else self.high)
+
     def __str__(self) -> str:
         if self.low == self.high:
             return release(self.low)
