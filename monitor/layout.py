@@ -83,11 +83,19 @@ def layout(samples: Iterable[Sample]) -> Layout:
     engines = tuple((identity, _entries(readings)) for identity, readings in _assigned(found, server))
     return Layout(
         engines=engines,
-        server=_entries(server),
+        server=_entries({name: raw for name, raw in server.items() if not _is_of_several(name[0], raw)}),
         seen=frozenset(name for readings in found.values() for name in readings),
         said=frozenset(key for key, _ in server),
         is_cut=len(found) >= MAX_ENGINES,
     )
+
+
+def _is_of_several(key: str, raw: Pieces | str) -> bool:
+    """Whether several servers, federated on one page, each say this of themselves: it is then of none."""
+    return key in _OF_PROCESS and not isinstance(raw, str) and any(len(places) > 1 for places in raw.values())
+
+
+_OF_PROCESS = {metrics.START_TIME.key, metrics.RESIDENT_MEMORY.key}
 
 
 def _entries(readings: Readings) -> tuple[Entry, ...]:

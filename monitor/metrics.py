@@ -85,6 +85,11 @@ def _row(kind: str, key: str, unit: str, history: str, meaning: str, **rest: str
 _gauge, _counter, _histogram, _config = (partial(_row, kind) for kind in ("gauge", "counter", "histogram", "config"))
 _SPECULATING = {"needs": "speculative decoding"}
 _OFFLOADING = {"needs": "an offloading connector"}
+_TIERS = {"needs": "an offloading connector with tiers"}
+_SIMPLE = {"needs": "the simple CPU offloading connector"}
+_HISPARSE = {"needs": "HiSparse"}
+_TRANSFER = {"needs": "a NIXL or Mooncake connector"}
+_STORE = {"needs": "the Mooncake store connector"}
 _TRACING = {"needs": "--kv-cache-metrics"}
 _SERVER = {"scope": "server"}
 
@@ -113,6 +118,14 @@ SPEC_EFFICIENCY = _gauge("spec_efficiency", "ratio", "spec_decode_efficiency 0.5
                          **_SPECULATING)
 OFFLOAD_USAGE = _gauge("offload_usage", "ratio", "kv_offload_cpu_cache_usage_perc 0.24.0", "Offload tier in use",
                        **_OFFLOADING)
+OFFLOAD_USED_BLOCKS = _gauge("offload_used_blocks", "blocks", "simple_kv_offload_used_blocks 0.31.0",
+                             "Offload blocks pinned", **_SIMPLE)
+OFFLOAD_PENDING_BLOCKS = _gauge("offload_pending_blocks", "blocks", "simple_kv_offload_pending_store_blocks 0.31.0",
+                                "Offload blocks not yet stored", **_SIMPLE)
+HISPARSE_USAGE = _gauge("hisparse_usage", "ratio", "hisparse_host_cache_usage_perc 0.32.0", "Host KV cache in use",
+                        **_HISPARSE)
+LORA = _gauge("lora_adapters", "s", "lora_requests_info 0.6.4", "When these adapters last ran (Unix time)",
+              label="running_lora_adapters", needs="--enable-lora")
 START_TIME = _gauge("process_start_time_s", "s", "process_start_time_seconds", "When it started (Unix time)", **_SERVER)
 RESIDENT_MEMORY = _gauge("process_resident_bytes", "bytes", "process_resident_memory_bytes", "Of the server", **_SERVER)
 
@@ -166,6 +179,42 @@ OFFLOAD_LOADED = _counter("offload_load_bytes_total", "bytes", "kv_offload_load_
                           **_OFFLOADING)
 OFFLOAD_BYTES = _counter("offload_bytes_total", "bytes", "kv_offload_total_bytes_total 0.16.0", "KV moved, whither",
                          label="transfer_type", **_OFFLOADING)
+OFFLOAD_STORE_TIME = _counter("offload_store_s_total", "s", "kv_offload_store_time_total 0.24.0", "Time of moving out",
+                              **_OFFLOADING)
+OFFLOAD_LOAD_TIME = _counter("offload_load_s_total", "s", "kv_offload_load_time_total 0.24.0", "Time of bringing back",
+                             **_OFFLOADING)
+OFFLOAD_SKIPPED = _counter("offload_stores_skipped_total", "blocks", "kv_offload_stores_skipped_total 0.24.0",
+                           "Not moved out: the tier was full", **_OFFLOADING)
+OFFLOAD_FAILURES = _counter("offload_allocation_failures_total", "failures",
+                            "kv_offload_allocation_failure_total 0.26.0", "No room in the tier", **_OFFLOADING)
+TIER_READ = _counter("tier_read_bytes_total", "bytes", "kv_offload_tiering_read_bytes_total 0.28.0",
+                     "KV read from a further tier", label="tier", **_TIERS)
+TIER_WRITTEN = _counter("tier_write_bytes_total", "bytes", "kv_offload_tiering_write_bytes_total 0.28.0",
+                        "KV written to a further tier", label="tier", **_TIERS)
+TIER_QUERIES = _counter("tier_queries_total", "chunks", "kv_offload_tiering_chunk_queries_total 0.28.0",
+                        "Looked up in a further tier", label="tier", **_TIERS)
+TIER_HITS = _counter("tier_hits_total", "chunks", "kv_offload_tiering_chunk_hits_total 0.28.0",
+                     "Found in a further tier", label="tier", **_TIERS)
+OFFLOAD_LOADED_BLOCKS = _counter("offload_load_blocks_total", "blocks", "simple_kv_offload_load_blocks_total 0.31.0",
+                                 "KV blocks brought back", **_SIMPLE)
+OFFLOAD_SAVES = _counter("offload_saves_total", "blocks", "simple_kv_offload_save_outcomes_total 0.31.0",
+                         "Blocks offered, and what became of them", label="outcome", **_SIMPLE)
+HISPARSE_HITS = _counter("hisparse_hits_total", "pages", "hisparse_cache_hits_total 0.32.0", "Found on the GPU",
+                         **_HISPARSE)
+HISPARSE_MISSES = _counter("hisparse_misses_total", "pages", "hisparse_cache_misses_total 0.32.0", "Fetched from host",
+                           **_HISPARSE)
+TRANSFER_FAILURES = _counter("kv_transfer_failures_total", "transfers",
+                             "mooncake_num_failed_transfers_total 0.33.0, nixl_num_failed_transfers_total 0.11.1",
+                             "KV transfers that failed", **_TRANSFER)
+KV_EXPIRED = _counter("kv_expired_requests_total", "requests",
+                      "mooncake_num_kv_expired_reqs_total 0.33.0, nixl_num_kv_expired_reqs_total 0.16.0",
+                      "KV given up: nobody fetched it", **_TRANSFER)
+STORE_BYTES = _counter("kv_store_bytes_total", "bytes", "mooncake_store_operation_bytes_total 0.22.0",
+                       "Moved to and from the store", label="operation", **_STORE)
+STORE_FAILURES = _counter("kv_store_failed_keys_total", "keys", "mooncake_store_operation_failed_keys_total 0.22.0",
+                          "Not moved", label="operation", **_STORE)
+PROMPT_RECOMPUTED = _counter("prompt_tokens_recomputed_total", "tokens", "prompt_tokens_recomputed_total 0.16.0-0.19.0",
+                             "Cached, yet computed again")
 HTTP_REQUESTS = _counter("http_requests_total", "requests", "http_requests_total", "Answers by status class",
                          label="status", **_SERVER)
 
@@ -196,6 +245,14 @@ BLOCK_IDLE = _histogram("block_idle", "s", "kv_block_idle_before_evict_seconds 0
                         **_TRACING)
 BLOCK_REUSE = _histogram("block_reuse_gap", "s", "kv_block_reuse_gap_seconds 0.12.0", "Between touches", **_TRACING)
 
+TRANSFER_TIME = _histogram("kv_transfer", "s", "mooncake_xfer_time_seconds 0.33.0, nixl_xfer_time_seconds 0.11.1",
+                           "A KV transfer between servers", **_TRANSFER)
+TRANSFER_BYTES = _histogram("kv_transfer_bytes", "bytes",
+                            "mooncake_bytes_transferred 0.33.0, nixl_bytes_transferred 0.11.1",
+                            "Of a KV transfer", **_TRANSFER)
+OFFLOAD_LOOKUP = _histogram("offload_lookup", "s", "kv_offload_lookup_async_delay_seconds 0.26.0",
+                            "Waited for the tier to answer", **_OFFLOADING)
+
 # How it is configured: the labels of one constant series
 CACHE_CONFIG = "vllm:cache_config_info"
 NUM_GPU_BLOCKS = _config("num_gpu_blocks", "blocks", "num_gpu_blocks 0.3.3", "KV blocks, the null block among them")
@@ -221,14 +278,30 @@ CONFIG = tuple(metric for metric in METRICS if metric.kind == "config")
 # `model` and `server` are what Triton's vLLM backend and vLLM's router write; ReplicaId and WorkerId are Ray's.
 IDENTITY = ("engine", "model_name", "model", "server", "instance", "pod", "ReplicaId", "WorkerId")
 
-ENGINES = (
-    ("vllm", re.compile(r"(?:ray_)?vllm[:_]")),
-    ("sglang", re.compile(r"(?:ray_)?sglang[:_]")),
-    ("tgi", re.compile(r"tgi_")),
-    ("llamacpp", re.compile(r"llamacpp[:_]")),
-    ("trtllm", re.compile(r"trtllm[:_]|tensorrt_llm[:_]|nv_trt_llm_|nv_llm_")),
-)
-"""Which engine a metric name belongs to, by its prefix."""
+ENGINES = {
+    "vllm": re.compile(r"(?:ray_)?vllm[:_]"),
+    "sglang": re.compile(r"(?:ray_)?sglang[:_]|sgl_router_"),
+    "tgi": re.compile(r"tgi_"),
+    "llamacpp": re.compile(r"llamacpp[:_]"),
+    "trtllm": re.compile(r"trtllm[:_]|tensorrt_llm[:_]|nv_trt_llm_|nv_llm_(?!http_service)"),
+    "lmdeploy": re.compile(r"lmdeploy[:_]"),
+    "aphrodite": re.compile(r"aphrodite[:_]"),
+    "lightllm": re.compile(r"lightllm_"),
+    "max": re.compile(r"maxserve[:_.]"),
+    "tei": re.compile(r"te_(?:request|embed|queue|batch)"),
+    "nim": re.compile(r"num_request_max$"),
+}
+"""Which engine a metric name belongs to, by its prefix (NIM has none, but this name of its own)."""
+
+AROUND = {
+    "dynamo": re.compile(r"dynamo_|nv_llm_http_service"),
+    "lmcache": re.compile(r"lmcache[:_]"),
+    "aibrix": re.compile(r"aibrix[:_]"),
+    "litellm": re.compile(r"litellm_"),
+    "gateway": re.compile(r"inference_(?:pool|model|objective|extension)_"),
+    "triton": re.compile(r"nv_inference_"),
+}
+"""What stands around engines, and often passes their metrics on: it names a page only where no engine does."""
 
 FRONT_END = "http_request_duration_highr_seconds_bucket"
 """What vLLM's API server writes by itself (prometheus-fastapi-instrumentator), even with `--disable-log-stats`."""
@@ -236,12 +309,12 @@ FRONT_END = "http_request_duration_highr_seconds_bucket"
 
 @lru_cache(maxsize=4096)
 def engine_of(name: str) -> str | None:
-    """The engine whose prefix this name carries.
+    """The engine, or what stands around it, whose prefix this name carries.
 
     >>> engine_of("ray_vllm_num_requests_running"), engine_of("sglang:token_usage"), engine_of("up")
     ('vllm', 'sglang', None)
     """
-    return next((engine for engine, prefix in ENGINES if prefix.match(name)), None)
+    return next((engine for engine, prefix in (*ENGINES.items(), *AROUND.items()) if prefix.match(name)), None)
 
 
 def _stem(name: str) -> str:

@@ -18,10 +18,20 @@ from monitor.versions import VersionRange, release, version_range
 
 MAX_KNOWN_LINES = 20_000
 """A longer page is read anew each time, so that memory stays bounded  [lines]."""
-PRODUCT = {"sglang": "SGLang", "tgi": "TGI", "llamacpp": "llama.cpp", "trtllm": "TensorRT-LLM"}
+SURE = 3
+"""So many names of vLLM make a page vLLM's, whatever else is on it; fewer beside another's are strays  [names]."""
+PRODUCT = {
+    "sglang": "SGLang", "tgi": "TGI", "llamacpp": "llama.cpp", "trtllm": "TensorRT-LLM", "lmdeploy": "LMDeploy",
+    "aphrodite": "Aphrodite", "lightllm": "LightLLM", "max": "Modular MAX", "tei": "Text Embeddings Inference",
+    "nim": "NVIDIA NIM", "dynamo": "NVIDIA Dynamo", "lmcache": "LMCache", "aibrix": "AIBrix", "litellm": "LiteLLM",
+    "gateway": "an inference gateway", "triton": "NVIDIA Triton",
+}  # fmt: skip
 REJECTED = "rejected: "
 """How the reason for a value that was reported, but cannot be true, begins."""
-_COUNTED = {"requests", "tokens", "blocks", "preemptions", "bytes", "items", "drafts", "samples", "flag"}
+_COUNTED = {
+    *("requests", "tokens", "blocks", "preemptions", "bytes", "items", "drafts", "samples", "flag"),
+    *("failures", "chunks", "pages", "transfers", "keys"),
+}
 
 Numbers = Sequence[float]
 """Of all samples of a page, in its order."""
@@ -95,12 +105,10 @@ def _read(page: Page, version: str | None) -> tuple[Layout, "array[float]", Snap
     kind = _kind({sample.name for sample in page.samples})
     laid = layout(page.samples if kind == "vllm" else ())
     numbers = array("d", (sample.value for sample in page.samples))
-    is_v0 = (metrics.KV_USAGE.key, 0) not in laid.seen and not any(
-        "engine" in dict(labels) for labels, _ in laid.engines
-    )
+    is_v1 = bool(_OF_V1 & laid.seen) or any("engine" in dict(labels) for labels, _ in laid.engines)
     is_thinned = any(sample.name.startswith("ray_") for sample in page.samples)
     is_complete = {(metrics.NUM_GPU_BLOCKS.key, 0), (metrics.E2E.key, 0)} <= laid.seen and not is_thinned
-    found = version_range(laid.seen, is_v0=is_v0, is_complete=is_complete)
+    found = version_range(laid.seen, is_v0=not is_v1, is_complete=is_complete)
     versions = VersionRange.exactly(version) if version else found
 
     def absence(metric: Metric) -> str:
@@ -112,7 +120,7 @@ def _read(page: Page, version: str | None) -> tuple[Layout, "array[float]", Snap
             return other_version
         if metric.needs:
             return f"only with {metric.needs}"
-        if is_v0 and (metric.kind == "histogram" or metric.label or (metrics.RUNNING.key, 0) not in laid.seen):
+        if not is_v1 and (metric.kind == "histogram" or metric.label or (metrics.RUNNING.key, 0) not in laid.seen):
             return "no request served yet: this engine (V0) reports it after the first"
         return "not counted yet: Ray leaves out what is 0" if is_thinned else "not reported by this server"
 
@@ -132,17 +140,25 @@ def _read(page: Page, version: str | None) -> tuple[Layout, "array[float]", Snap
     return laid, numbers, snapshot
 
 
+_OF_V1 = {
+    (metric.key, rank)
+    for metric, rank in ((metrics.KV_USAGE, 0), (metrics.PREFIX_QUERIES, 0), (metrics.PREFIX_QUERIES, 1))
+}
+"""Names that V0 never wrote; before 0.8 V1 had no `engine` label either."""
 _OF_ENGINE = tuple(metric for metric in METRICS if metric.scope == "engine")
 
 
 def _kind(names: set[str]) -> str:
-    """The engine most names belong to: a stray name of another does not count.
+    """The engine that wrote these names; where there is none, what stands around engines.
 
     A vLLM server whose engine is silenced is known by its HTTP metrics, when nothing else is on the page.
     """
-    engines = Counter(engine for engine in map(metrics.engine_of, names) if engine)
+    found = Counter(filter(None, map(metrics.engine_of, names)))
+    engines = {kind: count for kind, count in found.items() if kind in metrics.ENGINES} or found
+    if found["vllm"] >= SURE:
+        return "vllm"
     if engines:
-        return max(engines, key=lambda engine: (engines[engine], engine == "vllm"))
+        return max(engines, key=lambda kind: (engines[kind], kind == "vllm"))
     only_front_end = all(name.startswith(("python_", "process_", "http_")) for name in names)
     return "vllm" if metrics.FRONT_END in names and only_front_end else "unknown"
 

@@ -104,10 +104,15 @@ class EngineSnapshot:
         return self.kv_cache_size_tokens
 
     @property
+    def _null_blocks(self) -> int:
+        """V1 keeps one, V0 none. V0 has neither the `engine` label nor counters of its prefix cache."""
+        return int(self.engine is not None or metrics.PREFIX_QUERIES.key in self.values)
+
+    @property
     def usable_blocks(self) -> int | None:
         """What requests can hold: V1 keeps one null block for itself, V0 none."""
         blocks = self.num_gpu_blocks
-        return None if blocks is None else blocks - (0 if self.engine is None else 1)
+        return None if blocks is None else blocks - self._null_blocks
 
     @property
     def used_blocks(self) -> int | None:
@@ -121,7 +126,7 @@ class EngineSnapshot:
             return None
         over_usable, over_all = usage * (blocks - 1), usage * blocks
         if not _is_whole(over_usable) and _is_whole(over_all):
-            return max(0, round(over_all) - (0 if self.engine is None else 1))
+            return max(0, round(over_all) - self._null_blocks)
         return round(over_usable)
 
     @property
@@ -176,7 +181,7 @@ class EngineSnapshot:
 class Snapshot:
     """One page, read.
 
-    kind            vllm, sglang, tgi, llamacpp, trtllm, or unknown; only vLLM's metrics are read
+    kind            vllm, another engine (sglang, tgi, …) or unknown; only vLLM's metrics are read
     versions        the vLLM releases that can have written it; None when unknown
     engines         one a data-parallel rank or replica, never added together
     server          what the process says once, and what a page does not assign to an engine
