@@ -61,7 +61,7 @@ class Drift:
 
 
 def periods(made: Plan, history: Sequence[Snapshot], seconds: float = DAY) -> list[Period]:
-    """The plan held against each period, over its longest part without a restart. Periods begin at whole multiples of `seconds`.
+    """The plan held against each period of so many seconds, over its longest part without a restart.
 
     Raises InputError for a plan whose engine would not start.
     """
