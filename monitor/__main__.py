@@ -99,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     tried = commands.add_parser("experiment", help="one model served with several KV dtypes, under the same load")
     tried.add_argument("--model", type=Path, required=True, metavar="DIR", help="config.json, tokenizer and weights")
     tried.add_argument(
-        "--kv-cache-dtype", dest="kv_cache_dtypes", action="append", metavar="DTYPE",
+        "--kv-cache-dtype", dest="kv_cache_dtypes", action="append", metavar="DTYPE", default=argparse.SUPPRESS,
         help="the first is what others are held against (default: auto, then fp8)",
     )  # fmt: skip
     for flag, kind, meaning in (
@@ -157,36 +157,37 @@ def _compare(options: argparse.Namespace) -> None:
 
 
 def _experiment(options: argparse.Namespace) -> None:
-    from sqlalchemy.exc import SQLAlchemyError
-
-    from monitor import experiment_result, experiment_store
+    from monitor import experiment_result
     from monitor.config import config, config_path
     from monitor.engine import EngineError
     from monitor.experiment import Setup, Step, experiment
-    from planner.store import database
+    from planner.store import Shelf, StoreError
 
     def tell(step: Step) -> None:
-        print(f"[{step.number}/{step.of}] {step.text} …", file=sys.stderr, flush=True)
+        if not options.json or sys.stderr.isatty():
+            text = f"[{step.number}/{step.of}] {step.text} …"
+            print(text, file=sys.stderr if options.json else sys.stdout, flush=True)
 
     given = {name: value for name, value in vars(options).items() if name in Setup.__dataclass_fields__}
-    dtypes = tuple(given.pop("kv_cache_dtypes") or ("auto", "fp8"))
-    setup = Setup(kv_cache_dtypes=dtypes, **given)
+    setup = Setup(**given)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what was started is ended
+    url = config(config_path()).store if options.store is None else options.store
     try:
-        store = database(config(config_path()).store if options.store is None else options.store)
-        experiment_store.prepare(store)
+        shelf = Shelf(url) if url else None
+        if shelf:
+            shelf.all(experiment_result.KIND)  # what cannot be kept is known now, and not after the last run
         found = experiment(setup, tell)
-        number = experiment_store.save(store, found)
+        kept = shelf and shelf.put(experiment_result.KIND, found.title, experiment_result.as_json(found))
     except EngineError as error:
         raise _UnreadableError(error.line) from error
-    except SQLAlchemyError as error:
-        raise _UnreadableError(f"store: {str(error).splitlines()[0]}") from error
+    except StoreError as error:
+        raise _UnreadableError(str(error)) from error
     except KeyboardInterrupt:
         raise _UnreadableError("interrupted: the engine is ended, nothing is kept") from None
     if options.json:
-        print(json.dumps({**experiment_result.as_json(found), "number": number}))
+        print(json.dumps({**experiment_result.as_json(found), "id": kept and kept.id}))
     else:
-        print(experiment_result.as_text(found), f"Kept as number {number}.", sep="\n")
+        print(experiment_result.as_text(found), *([f"Kept as experiment {kept.id}."] if kept else []), sep="\n")
 
 
 def _rules(options: argparse.Namespace) -> None:

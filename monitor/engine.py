@@ -24,18 +24,24 @@ SETTINGS = {
     "PYTHONPATH": str(Path(__file__).resolve().parent / "engine_start"),
 }
 
-_ERROR = re.compile(r"\b\w*(?:Error|Exception): .+")
+_ERROR = re.compile(
+    r"^(?:\(\w+ pid=\d+\) ERROR [^]]*\] )?([\w.]*(?:Error|Exception): .+(?:\n  Value error, .+)?)", re.MULTILINE
+)
+"""How vLLM's log names what went wrong; the first is the cause, and later ones are what it led to."""
 
 
 class EngineError(RuntimeError):
-    """The engine ended, or was still silent after the patience given; the message ends with its last words."""
+    """The engine ended, or was still silent after the patience given; the message ends with its last words.
 
-    @property
-    def line(self) -> str:
-        """The message in one line: what happened, and the first error that the engine named."""
-        head, _, words = str(self).partition("\n")
-        named = _ERROR.search(words)
-        return f"{head} {named[0].strip()}" if named else " ".join([head, *words.split("\n")[-2:]]).strip()
+    line  the same in one line: what happened, and the first error that the engine named
+    """
+
+    def __init__(self, what: str, log: str = "", lines: int = 20) -> None:
+        words = log.splitlines(keepends=True)[-lines:]
+        super().__init__(f"{what}:\n{''.join(words)}" if log else what)
+        named = _ERROR.search(log)
+        cause = named[1] if named else "".join(words[-1:])
+        self.line = " ".join(f"{what}: {cause}".split()) if log else what
 
 
 class Stopped(Exception):
@@ -141,13 +147,13 @@ def _await(
     deadline = time.monotonic() + patience
     while not scrape(engine.url, timeout=5).ok:
         if process.poll() is not None:
-            raise EngineError(f"vLLM ended with status {process.returncode} before it served:\n{_last_words(log)}")
+            raise EngineError(f"vLLM ended with status {process.returncode} before it served", _words(log))
         if time.monotonic() > deadline:
-            raise EngineError(f"vLLM did not serve {engine.url} within {patience:.0f} s:\n{_last_words(log)}")
+            raise EngineError(f"vLLM did not serve {engine.url} within {patience:.0f} s", _words(log))
         if stop.wait(0.5):
             raise Stopped
 
 
-def _last_words(log: IO[str], lines: int = 20) -> str:
+def _words(log: IO[str]) -> str:
     log.seek(0)
-    return "".join(log.readlines()[-lines:])
+    return log.read()

@@ -70,7 +70,7 @@ class Setup:
     """
 
     model: Path
-    kv_cache_dtypes: tuple[str, ...] = ("auto", "fp8")
+    kv_cache_dtypes: Sequence[str] = ("auto", "fp8")
     prompts: int = 64
     max_tokens: int = 512
     max_model_len: int = 8192

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 from planner.errors import InputError
 from planner.units import count, duration, finite, memory
 
+KIND = "experiment"
+"""What planner.store.Shelf calls these documents, whose body `as_json` makes and `experiment_from` reads."""
 DOUBLE = 1.98
 """Times the tokens that count as twice: vLLM rounds to whole blocks, and profiles each start anew."""
 WORSE = 1.03
@@ -142,6 +144,11 @@ class Experiment:
     runs: tuple[Run, ...]
     planned: Mapping[str, Planned]
     notes: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """A name to keep it under."""
+        return f"{self.model.rstrip('/').rpartition('/')[2]}: {', '.join(self.kv_cache_dtypes)} on {self.device}"
 
     @property
     def kv_cache_dtypes(self) -> tuple[str, ...]:
