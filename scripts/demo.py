@@ -32,7 +32,7 @@ PLAN = {
     "model": "demo/tiny-llama", "gpu": "cpu", "cpu_kvcache_space": 0.0625, "max_model_len": 2048,
     "input_tokens": 600, "output_tokens": 800, "concurrency": 24,
 }  # fmt: skip
-LOAD = {"concurrency": 24, "prompt_tokens": 600, "output_tokens": 800}
+LOAD = load.Request(prompt_tokens=600, output_tokens=800)
 
 
 def main() -> None:
@@ -46,7 +46,7 @@ def main() -> None:
         engine = Engine(model=write_tiny_model(Path(folder) / "tiny"), port=given.engine_port, flags=FLAGS)
         print(f"Starting vLLM on {engine.url}: this takes about half a minute …", flush=True)
         with serving(engine) as url:
-            stop = load.start(url, **LOAD)
+            stop = load.start(url, concurrency=24, request=LOAD)
             try:
                 watch(url, given.port)
             finally:

@@ -1,6 +1,7 @@
-"""A steady load on a vLLM server: a fixed number of completions always in flight, until the time is up or Ctrl-C.
+"""A load on a vLLM server until the time is up or Ctrl-C: so many completions always in flight, or so many a second.
 
 python -m scripts.load http://127.0.0.1:8111 --concurrency 12
+python -m scripts.load http://127.0.0.1:8111 --rate 3
 """
 
 import argparse
@@ -8,61 +9,95 @@ import random
 import threading
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 
 import requests
 
-SHARED_PREFIX = [7] * 256  # every other prompt opens with it, so that the prefix cache has something to find
+SHARED_PREFIX = [7] * 256  # some prompts open with it, so that the prefix cache has something to find
 
 
-def prompt(length: int, chance: random.Random) -> list[int]:
-    """A prompt of so many random token ids, for a vocabulary of 256 or more; half of the prompts share a prefix."""
-    tokens = [chance.randrange(2, 256) for _ in range(length)]
-    return (SHARED_PREFIX + tokens)[:length] if chance.random() < 0.5 else tokens
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is asked.
+
+    prompt_tokens  mean length of a prompt                          [tokens]
+    output_tokens  mean length of an answer                         [tokens]
+    shared         of the prompts, those that share their beginning [ratio]
+    spread         lengths lie within this share of their means, so that requests do not march in step  [ratio]
+    """
+
+    prompt_tokens: int = 600
+    output_tokens: int = 400
+    shared: float = 0.5
+    spread: float = 0.5
+
+    def body(self, chance: random.Random) -> dict[str, object]:
+        """One request, of random token ids, for a vocabulary of 256 or more."""
+        length = self._around(self.prompt_tokens, chance)
+        tokens = [chance.randrange(2, 256) for _ in range(length)]
+        prompt = (SHARED_PREFIX + tokens)[:length] if chance.random() < self.shared else tokens
+        return {"prompt": prompt, "max_tokens": self._around(self.output_tokens, chance), "ignore_eos": True}
+
+    def _around(self, mean: int, chance: random.Random) -> int:
+        return max(1, round(mean * chance.uniform(1 - self.spread, 1 + self.spread)))
 
 
-def around(mean: int, chance: random.Random) -> int:
-    """A length between half and one and a half times the mean, so that the requests do not march in step."""
-    return chance.randint(mean // 2, mean * 3 // 2)
+def send(url: str, stop: threading.Event, body: dict[str, object]) -> None:
+    """One request; after an error, a second passes before the next."""
+    try:
+        requests.post(f"{url}/v1/completions", json=body, timeout=600).raise_for_status()
+    except requests.RequestException as error:
+        if not stop.is_set():
+            print(f"load: {error}")
+            stop.wait(1)
 
 
-def keep_busy(url: str, stop: threading.Event, *, seed: int, prompt_tokens: int, output_tokens: int) -> None:
-    """One client: sends a request, waits for its answer, sends the next; after an error, a second later."""
-    chance = random.Random(seed)
-    while not stop.is_set():
-        body = {
-            "prompt": prompt(around(prompt_tokens, chance), chance),
-            "max_tokens": around(output_tokens, chance),
-            "ignore_eos": True,
-        }
-        try:
-            requests.post(f"{url}/v1/completions", json=body, timeout=600).raise_for_status()
-        except requests.RequestException as error:
-            if not stop.is_set():
-                print(f"load: {error}")
-                stop.wait(1)
-
-
-def start(url: str, *, concurrency: int, prompt_tokens: int, output_tokens: int) -> threading.Event:
-    """Start the clients in the background; the load ends when the returned event is set."""
+def start(url: str, *, concurrency: int, request: Request = Request()) -> threading.Event:
+    """Keep so many requests in flight, in the background; the load ends when the returned event is set."""
     stop = threading.Event()
+
+    def keep_busy(seed: int) -> None:
+        chance = random.Random(seed)
+        while not stop.is_set():
+            send(url, stop, request.body(chance))
+
     for seed in range(concurrency):
-        options = {"seed": seed, "prompt_tokens": prompt_tokens, "output_tokens": output_tokens}
-        threading.Thread(target=keep_busy, args=(url, stop), kwargs=options, daemon=True).start()
+        threading.Thread(target=keep_busy, args=(seed,), daemon=True).start()
+    return stop
+
+
+def arrive(url: str, *, rate: float, request: Request = Request(), seed: int = 0) -> threading.Event:
+    """Send so many requests a second at random times, in the background, whatever the server makes of them."""
+    stop, chance = threading.Event(), random.Random(seed)
+
+    def keep_arriving() -> None:
+        due = time.monotonic()
+        while not stop.wait(max(0.0, due - time.monotonic())):
+            body = request.body(chance)
+            threading.Thread(target=send, args=(url, stop, body), daemon=True).start()
+            due += chance.expovariate(rate)
+
+    threading.Thread(target=keep_arriving, daemon=True).start()
     return stop
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="A steady load on a vLLM server.")
+    parser = argparse.ArgumentParser(description="A load on a vLLM server.")
     parser.add_argument("url", help="the server, such as http://127.0.0.1:8111")
     parser.add_argument("--concurrency", type=int, default=12, help="requests in flight")
+    parser.add_argument("--rate", type=float, help="requests a second, at random times, instead")
     parser.add_argument("--prompt-tokens", type=int, default=600, help="mean length of a prompt")
     parser.add_argument("--output-tokens", type=int, default=400, help="mean length of an answer")
+    parser.add_argument("--shared", type=float, default=0.5, help="share of prompts with a common beginning")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="how long")
-    given = vars(parser.parse_args())
-    url, seconds = given.pop("url"), given.pop("seconds")
-    stop = start(url, **given)
+    given = parser.parse_args()
+    asked = Request(prompt_tokens=given.prompt_tokens, output_tokens=given.output_tokens, shared=given.shared)
+    if given.rate:
+        stop = arrive(given.url, rate=given.rate, request=asked)
+    else:
+        stop = start(given.url, concurrency=given.concurrency, request=asked)
     with suppress(KeyboardInterrupt):
-        time.sleep(min(seconds, threading.TIMEOUT_MAX))
+        time.sleep(min(given.seconds, threading.TIMEOUT_MAX))
     stop.set()
 
 
