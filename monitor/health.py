@@ -73,7 +73,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         key="stale", level=Level.WARNING, word="Stale gauges", engine=request_rules.stale,
-        covers=("usage_alarm", "usage_act", "fragmentation", "block_size", "throughput"),
+        covers=("saturated", "usage_alarm", "usage_act", "waiting", "fragmentation", "block_size", "throughput"),
         action="Send one request: either the gauges catch up (they freeze after a mass abort), or the engine hangs: "
         "restart it.",
     ),

@@ -30,7 +30,7 @@ def saturated(engine: EngineWindow, sight: Sight) -> Seen | None:
     is_over = bool(waiting and (preempted or is_full)) or bool(preempted and is_nearly_full)
     if not is_over and not preempted and not (waiting and is_nearly_full):
         return None
-    parts = [] if waiting is None else [f"{requests(waiting)} wait for room{otherwise}"]
+    parts = [] if waiting is None else [f"{requests(waiting)} waiting for room{otherwise}"]
     parts += [] if usage is None else [f"KV cache {share(usage)} in use"]
     parts += [] if preempted is None else [f"{count(preempted, 'preemptions')} in {duration(engine.seconds)}"]
     return Seen(f"{', '.join(parts)}.", is_over, waiting)

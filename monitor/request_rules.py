@@ -21,7 +21,7 @@ def livelock(engine: EngineWindow, sight: Sight) -> Seen | None:
     if lately is None or not lately.is_livelocked:
         return None
     return Seen(
-        f"{requests(engine.after.waiting)} wait, none runs, and nothing came out in {duration(lately.seconds)}.",
+        f"{requests(engine.after.waiting)} waiting, none running, and nothing came out in {duration(lately.seconds)}.",
         value=engine.after.waiting,
     )
 
@@ -30,8 +30,12 @@ def stale(engine: EngineWindow, sight: Sight) -> Seen | None:
     lately = _lately(engine, sight) if engine.after.running or engine.after.kv_usage else None
     if lately is None or not lately.has_stale_gauges:
         return None
-    running = count(engine.after.running or 0, "requests")
-    return Seen(f"{running} count as running, yet nothing at all was counted in {duration(lately.seconds)}.")
+    said = (
+        "KV blocks count as held"
+        if not engine.after.running
+        else f"{requests(engine.after.running)} counted as running"
+    )
+    return Seen(f"{said}, yet nothing at all came out in {duration(lately.seconds)}.")
 
 
 def _lately(engine: EngineWindow, sight: Sight) -> EngineWindow | None:
@@ -67,9 +71,9 @@ def waiting(engine: EngineWindow, sight: Sight) -> Seen | None:
     running = count(engine.after.running or 0)
     if not for_room:
         action = "They wait for a KV transfer or a LoRA slot: look at the connector and --max-loras."
-        return Seen(f"none waits for room{otherwise}, while {running} run.", value=queued, action=action)
+        return Seen(f"none waiting for room{otherwise}, while {running} run.", value=queued, action=action)
     room = "" if usage is None else f", KV cache {share(usage)} in use"
-    return Seen(f"{requests(for_room)} wait{otherwise} while {running} run{room}.", value=queued)
+    return Seen(f"{requests(for_room)} waiting{otherwise} while {running} run{room}.", value=queued)
 
 
 def jitter(engine: EngineWindow, sight: Sight) -> Seen | None:
