@@ -4,11 +4,13 @@ Where one of them cannot run, its tests are skipped with the reason, or fail wit
 """
 
 import functools
+import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -72,6 +74,83 @@ def real_engine(tiny_model: Path) -> Iterator[Callable[..., str]]:
 
 
 @pytest.fixture
+def real_prometheus(tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """real_prometheus(scrape_configs, port=…): URL of a real Prometheus that scrapes every second."""
+    program = shutil.which("prometheus")
+    if not program:
+        cannot_run("no Prometheus: install Debian's package prometheus")
+    with ExitStack() as servers:
+
+        def started(*scrape_configs: dict[str, object], port: int | None = None) -> str:
+            port = port or free_port()
+            config = {"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "scrape_configs": scrape_configs}
+            (file := tmp_path / f"{port}.yml").write_text(json.dumps(config))
+            listen = f"127.0.0.1:{port}"
+            command = [program, f"--config.file={file}", f"--storage.tsdb.path={tmp_path / str(port)}"]
+            log = servers.enter_context((tmp_path / f"{port}.log").open("a+"))
+            server = subprocess.Popen([*command, f"--web.listen-address={listen}"], stdout=log, stderr=log)
+            servers.callback(server.wait, 20)
+            servers.callback(server.terminate)
+            deadline = time.monotonic() + 60
+            while not answers(f"http://{listen}/-/ready"):
+                if server.poll() is not None or time.monotonic() > deadline:
+                    log.seek(0)
+                    pytest.fail(f"Prometheus did not start:\n{log.read()}")
+                time.sleep(0.1)
+            return f"http://{listen}"
+
+        yield started
+
+
+class PostgreSQL:
+    """A real PostgreSQL server with an empty folder of its own; `url()` makes a new database in it."""
+
+    def __init__(self, programs: Path, folder: Path, owner: dict[str, object]) -> None:
+        self._programs, self._folder, self._owner = programs, folder, owner
+        self._port, self._made = free_port(), 0
+        self._run("initdb", "--pgdata", str(folder / "data"), "--username", "team", "--auth", "trust", "--no-sync")
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [self._programs / program, *arguments]
+        done = subprocess.run(command, cwd=self._folder, capture_output=True, text=True, **self._owner)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def _control(self, action: str, *arguments: str) -> None:
+        log = str(self._folder / "server.log")
+        self._run("pg_ctl", action, "--pgdata", str(self._folder / "data"), "--log", log, "--wait", *arguments)
+
+    def start(self) -> None:
+        where = f"-p {self._port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={self._folder} -c fsync=off"
+        self._control("start", "--options", where)
+
+    def stop(self) -> None:
+        self._control("stop", "--mode", "immediate")
+
+    def url(self) -> str:
+        self._made += 1
+        where = ("--host", "127.0.0.1", "--port", str(self._port), "--username", "team")
+        self._run("createdb", *where, f"kv{self._made}")
+        return f"postgresql://team@127.0.0.1:{self._port}/kv{self._made}"
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgreSQL]:
+    """A running PostgreSQL. It refuses to be root's: it is then given to the user that Debian's package makes."""
+    programs = max(Path("/usr/lib/postgresql").glob("*/bin"), default=None)
+    if programs is None:
+        cannot_run("no PostgreSQL: install Debian's package postgresql")
+    with tempfile.TemporaryDirectory(prefix="postgresql-") as name:
+        owner: dict[str, object] = {}
+        if os.geteuid() == 0:
+            owner = {"user": "postgres", "group": "postgres", "extra_groups": []}
+            shutil.chown(name, "postgres", "postgres")
+        server = PostgreSQL(programs, Path(name), owner)
+        server.start()
+        yield server
+        server.stop()
+
+
+@pytest.fixture
 def app_server(tmp_path: Path) -> Iterator[str]:
     """URL of a dashboard nobody has visited yet."""
     url = f"http://127.0.0.1:{(port := free_port())}"
@@ -79,7 +158,7 @@ def app_server(tmp_path: Path) -> Iterator[str]:
         server = subprocess.Popen(dashboard(port), cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
         try:
             deadline = time.monotonic() + 60
-            while not healthy(url):
+            while not answers(f"{url}/_stcore/health"):
                 if server.poll() is not None or time.monotonic() > deadline:
                     log.seek(0)
                     pytest.fail(f"the dashboard did not start:\n{log.read()}")
@@ -90,9 +169,9 @@ def app_server(tmp_path: Path) -> Iterator[str]:
             server.wait(timeout=20)
 
 
-def healthy(url: str) -> bool:
+def answers(url: str) -> bool:
     try:
-        return requests.get(f"{url}/_stcore/health", timeout=2).ok
+        return requests.get(url, timeout=2).ok
     except requests.RequestException:
         return False
 
