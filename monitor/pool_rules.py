@@ -1,7 +1,7 @@
 """What is looked at of an engine's KV pool and its blocks. What is not reported gives no condition, never one of 0."""
 
+from collections.abc import Sequence
 from math import sqrt
-from statistics import fmean, linear_regression
 
 from monitor import metrics
 from monitor.histogram import Histogram
@@ -77,31 +77,32 @@ def full(engine: EngineWindow, sight: Sight) -> Seen | None:
     pages = [(page.at, same_engine(engine.after, page)) for page in sight.state.since(thresholds.full_trend)]
     points = [(at, each.kv_usage) for at, each in pages if each and each.kv_usage is not None]
     lately = [point for point in points if point[0] >= points[-1][0] - thresholds.window]
-    if len(lately) < FEWEST_PAGES or points[-1][0] - points[0][0] < thresholds.window / 2 or not _is_rise(points):
+    span = points[-1][0] - points[0][0]
+    if len(lately) < FEWEST_PAGES or span < thresholds.window / 2:
         return None
-    slope = min(_line(points)[0], _line(lately)[0])
-    if slope <= 0:
+    slope, error = _slope(points)
+    slope_lately, _ = _slope(lately)
+    if slope <= SIGNIFICANT * error or slope * span < SMALLEST_RISE or slope_lately <= 0:
         return None
+    slope = min(slope, slope_lately)
     left = (1 - usage) / slope
     is_over = under(left, thresholds.full_within, thresholds.band)
     rise = f"{share(usage)} in use and {share(slope * 60)} of the pool more a minute"
     return None if is_over is None else Seen(f"full in {duration(left)} at the present trend: {rise}.", is_over, left)
 
 
-def _line(points: list[tuple[float, float]]) -> tuple[float, float]:
-    """Slope and intercept by least squares."""
-    times, values = zip(*points, strict=True)
-    slope, intercept = linear_regression(times, values)
-    return slope, intercept
+def _slope(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Of the line through them by least squares, with its standard error.
 
-
-def _is_rise(points: list[tuple[float, float]]) -> bool:
-    """Whether their line is surely and visibly above 0."""
-    slope, intercept = _line(points)
-    middle = fmean(at for at, _ in points)
-    residual = sum((value - intercept - slope * at) ** 2 for at, value in points)
-    error = sqrt(residual / (len(points) - 2) / sum((at - middle) ** 2 for at, _ in points))
-    return slope > SIGNIFICANT * error and slope * (points[-1][0] - points[0][0]) >= SMALLEST_RISE
+    >>> _slope([(0.0, 1.0), (1.0, 3.0), (2.0, 5.0), (3.0, 7.0)])
+    (2.0, 0.0)
+    """
+    middle = sum(at for at, _ in points) / len(points)
+    mean = sum(value for _, value in points) / len(points)
+    spread = sum((at - middle) ** 2 for at, _ in points)
+    slope = sum((at - middle) * (value - mean) for at, value in points) / spread
+    residual = sum((value - mean - slope * (at - middle)) ** 2 for at, value in points)
+    return slope, sqrt(residual / (len(points) - 2) / spread)
 
 
 def preempting(engine: EngineWindow, sight: Sight) -> Seen | None:
@@ -149,8 +150,11 @@ def preempted_requests(observed: Histogram) -> float:
 
 
 def fragmentation(engine: EngineWindow, sight: Sight) -> Seen | None:
-    waste, running, thresholds = engine.after.block_waste_share, engine.after.running, sight.thresholds
-    if waste is None or (running or 0) < thresholds.fragmentation_running or not _is_in_use(engine, thresholds):
+    running, thresholds = engine.after.running, sight.thresholds
+    if running is None or running < thresholds.fragmentation_running or not _is_in_use(engine, thresholds):
+        return None
+    waste = engine.after.block_waste_share
+    if waste is None:
         return None
     is_over = over(waste, thresholds.fragmentation, thresholds.band)
     reason = f"an estimated {share(waste)} of the held token slots hold no token (vLLM does not report it)."
@@ -160,10 +164,12 @@ def fragmentation(engine: EngineWindow, sight: Sight) -> Seen | None:
 def block_size(engine: EngineWindow, sight: Sight) -> Seen | None:
     """From the lengths of finished requests: at its middle one holds its prompt and half of its output."""
     thresholds, size = sight.thresholds, engine.after.block_size
+    if not _is_in_use(engine, thresholds):
+        return None
     prompts, outputs = (engine.histogram(metric) for metric in (metrics.PROMPT_LENGTH, metrics.OUTPUT_LENGTH))
     if not size or not prompts or not outputs or prompts.mean is None or outputs.mean is None:
         return None
-    if prompts.count < thresholds.fragmentation_running or not _is_in_use(engine, thresholds):
+    if prompts.count < thresholds.fragmentation_running:
         return None
     tokens = prompts.mean + outputs.mean / 2
     is_over = over(_waste(tokens, size), thresholds.fragmentation, thresholds.band)

@@ -78,8 +78,8 @@ def waiting(engine: EngineWindow, sight: Sight) -> Seen | None:
 
 def jitter(engine: EngineWindow, sight: Sight) -> Seen | None:
     """Begins where p99 is surely too high, and stays where it may be: a bucket does not say where in it p99 lies."""
-    gaps, means = (engine.histogram(metric) for metric in (metrics.ITL, metrics.TPOT))
-    observed = gaps if gaps and gaps.count else means
+    gaps = engine.histogram(metrics.ITL)
+    observed = gaps if gaps and gaps.count else engine.histogram(metrics.TPOT)
     p99 = observed.quantile(0.99) if observed and observed.count >= FEWEST_OBSERVED else None
     if observed is None or p99 is None or not observed.mean:
         return None
@@ -106,7 +106,7 @@ def tpot(engine: EngineWindow, sight: Sight) -> Seen | None:
 def _promise(engine: EngineWindow, metric: Metric, name: str, promised: float | None, band: float) -> Seen | None:
     """Judged at the value drawn inside the bucket, and says "may" where the promise lies in it too. In the lowest
     bucket that value says nothing."""
-    observed = engine.histogram(metric)
+    observed = None if promised is None else engine.histogram(metric)
     p99 = observed.quantile(0.99) if observed else None
     if promised is None or observed is None or p99 is None or p99.low == 0:
         return None
