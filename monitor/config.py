@@ -241,8 +241,8 @@ def _accepted(is_right: bool, value: Any, where: str, accepted: str) -> Any:
 
 
 def _url(text: str, where: str) -> str:
-    """An address; one that begins with a variable can be told only when it is used."""
-    if not text.startswith("${"):
+    """An address; one with a variable is known only when it is used."""
+    if "${" not in text:
         try:
             metrics_url(text)
         except InputError as problem:

@@ -25,7 +25,7 @@ from planner.errors import InputError
 
 State = Literal[
     "ok", "refused", "unreachable", "timeout", "dns", "tls", "not_http", "http_status", "redirect_loop", "truncated",
-    "empty", "html", "not_metrics", "too_large", "misconfigured",
+    "empty", "html", "not_metrics", "too_large", "misconfigured", "unreadable",
 ]  # fmt: skip
 
 TIMEOUT = 10.0

@@ -1,16 +1,26 @@
 """The collector with servers that come and go. Time is the test's own wherever it matters."""
 
+import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from itertools import count
+from contextlib import ExitStack
+from itertools import count, pairwise
+from pathlib import Path
 
 import pytest
 
+from monitor import collector as module
+from monitor import metrics
 from monitor.collector import Collector
-from monitor.scrape import Scrape
+from monitor.reading import read
+from monitor.scrape import MAX_BYTES, Scrape
+from monitor.source import TargetState
 from monitor.targets import Target
 from planner.errors import InputError
+from tests.recorded import page
+from tests.servers import Answer, drips, hangs, says, serving
 
 URL = "http://gpu1:8000/metrics"
 
@@ -29,7 +39,7 @@ class Servers:
         self.gate = threading.Event()
         self.gate.set()
 
-    def scrape(self, url: str, timeout: float, headers: object = None) -> Scrape:
+    def scrape(self, url: str, timeout: float, headers: object = None, context: object = None) -> Scrape:
         self.asked.append(url)
         if "slow" in url:
             self.gate.wait(20)
@@ -129,7 +139,7 @@ def test_targets_come_and_go_while_it_runs() -> None:
         eventually(lambda: (state := collector.state("a")) and state.latest)
         collector.remove("a")
         assert collector.state("a") is None
-        assert collector.names == ()
+        assert collector.targets == ()
         collector.remove("a")
         collector.add(watched("b", "gpu2:8000"))
         eventually(lambda: (state := collector.state("b")) and state.latest)
@@ -179,8 +189,9 @@ def test_many_threads_at_once() -> None:
             thread.start()
         for thread in threads:
             thread.join(20)
-        assert sorted(collector.names) == [f"t{number}" for number in range(8)]
-        eventually(lambda: all((state := collector.state(name)) and state.latest for name in collector.names))
+        names = [f"t{number}" for number in range(8)]
+        assert sorted(target.name for target in collector.targets) == names
+        eventually(lambda: all((state := collector.state(name)) and state.latest for name in names))
     assert not failures
 
 
@@ -193,7 +204,7 @@ def test_a_step_that_fails_does_not_end_the_watch() -> None:
     """Whatever goes wrong inside one scrape, the target is asked again."""
     answers: Iterator[Scrape | Exception] = iter([RuntimeError("broken"), Scrape(state="ok", url=URL, text="up 1\n")])
 
-    def scrape(url: str, timeout: float, headers: object = None) -> Scrape:
+    def scrape(url: str, timeout: float, headers: object = None, context: object = None) -> Scrape:
         answer = next(answers, None) or Scrape(state="ok", url=URL, text="up 1\n")
         if isinstance(answer, Exception):
             raise answer
@@ -202,3 +213,375 @@ def test_a_step_that_fails_does_not_end_the_watch() -> None:
     with Collector(interval=0.01, scrape=scrape).running() as collector:
         collector.add(watched("a", URL))
         eventually(lambda: (state := collector.state("a")) and state.latest)
+
+
+# When who is asked
+
+
+class Clock:
+    """A clock that stands still until it is told to go on, and a collector's scrapes on it, one after the other."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.scraped: list[tuple[float, str]] = []
+        self.down: set[str] = set()
+
+    def scrape(self, url: str, timeout: float, headers: object = None, context: object = None) -> Scrape:
+        self.scraped.append((self.now, url))
+        if url in self.down:
+            return Scrape(state="timeout", url=url, message="it did not answer in time")
+        return Scrape(state="ok", url=url, text="up 1\n")
+
+    def run(self, collector: Collector, seconds: float, step: float = 0.01) -> None:
+        """What the collector's thread does, without the thread."""
+        for _ in range(round(seconds / step)):
+            with collector._changed:
+                due = list(collector._startable(self.now))
+            for watched in due:
+                collector._collect(watched)
+            self.now += step
+
+    def times(self, url: str) -> list[float]:
+        return [at for at, asked in self.scraped if asked == url]
+
+
+def address(number: int) -> str:
+    return f"http://gpu{number}:8000/metrics"
+
+
+def on(clock: Clock, **options: float) -> Collector:
+    return Collector(interval=5.0, scrape=clock.scrape, clock=lambda: clock.now, **options)  # type: ignore[arg-type]
+
+
+def test_each_target_is_asked_once_a_cycle_at_a_time_of_its_own() -> None:
+    clock = Clock()
+    collector = on(clock)
+    collector.keep(Target(name=f"chat-{number}", url=address(number)) for number in range(200))
+    clock.run(collector, 60.1)
+    for number in range(200):
+        times = clock.times(address(number))[:12]
+        assert [later - earlier for earlier, later in pairwise(times)] == pytest.approx([5.0] * 11, abs=0.011)
+    # 200 targets in 5 s are 4 in each tenth; a herd would be 200 in one.
+    in_tenths = [sum(1000 + n / 10 <= at < 1000 + (n + 1) / 10 for at, _ in clock.scraped) for n in range(600)]
+    assert max(in_tenths) <= 13
+
+
+def test_the_times_are_the_same_after_a_restart() -> None:
+    clock = Clock()
+    for _ in range(2):
+        collector = on(clock)
+        collector.keep([watched("a", URL)])
+        clock.run(collector, 17.3)
+    assert {round(at % 5, 1) for at in clock.times(URL)} == {round(clock.times(URL)[0] % 5, 1)}
+
+
+def test_one_that_is_added_by_hand_is_asked_at_once_and_then_in_turn() -> None:
+    clock = Clock()
+    collector = on(clock)
+    collector.add(watched("a", URL))
+    clock.run(collector, 20)
+    first, second, third, *_ = clock.times(URL)
+    assert first == 1000
+    assert 2.5 < second - first <= 7.5  # two pages close together would make a rate of nothing
+    assert third - second == pytest.approx(5, abs=0.011)
+
+
+def test_a_target_that_fails_on_and_on_is_asked_more_seldom_until_it_answers() -> None:
+    clock = Clock()
+    clock.down = {URL}
+    collector = on(clock)
+    collector.keep([watched("a", URL)])
+    clock.run(collector, 600)
+    gaps = [later - earlier for earlier, later in pairwise(clock.times(URL))]
+    assert gaps[:2] == pytest.approx([5, 5], abs=0.011)  # flapping is seen as it is
+    assert all(period / 2 <= gap <= period * 3 / 2 + 0.02 for gap, period in zip(gaps[3:6], (10, 20, 40), strict=False))
+    assert gaps[-3:] == pytest.approx([60, 60, 60], abs=0.011)
+    clock.down.clear()
+    clock.run(collector, 100)
+    assert [later - earlier for earlier, later in pairwise(clock.times(URL)[-5:])] == pytest.approx([5] * 4, abs=0.011)
+
+
+def test_all_down_at_once_do_not_come_back_in_step() -> None:
+    """A switch fails for ten minutes: after it the targets are asked spread over their minute, not all together."""
+    clock = Clock()
+    collector = on(clock)
+    collector.keep(Target(name=f"chat-{number}", url=address(number)) for number in range(200))
+    clock.run(collector, 10, step=0.1)
+    clock.down = {address(number) for number in range(200)}
+    clock.run(collector, 600, step=0.1)
+    last_minute = [at for at, _ in clock.scraped if at >= clock.now - 60]
+    in_seconds = [sum(clock.now - 60 + n <= at < clock.now - 59 + n for at in last_minute) for n in range(60)]
+    assert len(last_minute) == pytest.approx(200, abs=2)
+    assert max(in_seconds) <= 12
+
+
+def test_a_slow_server_is_not_asked_again_at_once() -> None:
+    """A page that takes 7 s of a 5 s cycle: the next turn comes after it, what was missed is not made up for."""
+    clock = Clock()
+
+    def slow(url: str, timeout: float, **_: object) -> Scrape:
+        clock.scraped.append((clock.now, url))
+        clock.now += 7
+        return Scrape(state="ok", url=url, text="up 1\n")
+
+    collector = Collector(interval=5.0, scrape=slow, clock=lambda: clock.now)
+    collector.keep([watched("a", URL)])
+    clock.run(collector, 60)
+    assert {round(later - earlier) for earlier, later in pairwise(clock.times(URL))} == {10}
+
+
+# Who hears of it
+
+
+def test_each_scrape_is_followed_by_what_is_known_then() -> None:
+    servers, heard = Servers(), list[TargetState]()
+    collector = Collector(scrape=servers.scrape, follow=heard.append)
+    collector.add(watched("a", URL))
+    collector.collect("a")
+    servers.down.add(URL)
+    collector.collect("a")
+    assert [(len(state.history), state.failures, state.error and state.error.state) for state in heard] == [
+        (1, 0, None),
+        (1, 1, "refused"),
+    ]
+
+
+def test_a_follower_that_fails_does_not_lose_the_scrape(caplog: pytest.LogCaptureFixture) -> None:
+    def follow(state: TargetState) -> None:
+        raise RuntimeError("the store is on fire")
+
+    collector = Collector(scrape=Servers().scrape, follow=follow)
+    collector.add(watched("a", URL))
+    collector.collect("a")
+    collector.collect("a")
+    assert (state := collector.state("a")) is not None
+    assert len(state.history) == 2
+    assert caplog.text.count("RuntimeError: the store is on fire") == 2
+
+
+def test_a_scrape_that_breaks_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    def breaks(url: str, timeout: float, **_: object) -> Scrape:
+        raise RuntimeError("unforeseen")
+
+    collector = Collector(scrape=breaks)
+    collector.add(watched("a", URL))
+    collector.collect("a")
+    assert (state := collector.state("a")) is not None
+    assert state.error is not None
+    assert (state.error.state, state.error.message) == (
+        "unreadable",
+        "the answer could not be read (RuntimeError)",
+    )
+    assert "unforeseen" in caplog.text
+
+
+def test_nobody_hears_of_a_target_removed_meanwhile() -> None:
+    servers, heard = Servers(), list[TargetState]()
+    servers.gate.clear()
+    collector = Collector(interval=0.02, scrape=servers.scrape, follow=heard.append)
+    with collector.running():
+        collector.add(watched("slow", "http://slow:8000"))
+        eventually(lambda: servers.asked)
+        collector.remove("slow")
+        servers.gate.set()
+        collector.add(watched("a", URL))
+        eventually(lambda: heard)
+    assert {state.name for state in heard} == {"a"}
+
+
+def test_what_was_known_earlier_comes_before_the_first_page() -> None:
+    now = [1000.0]
+    earlier = [read("up 1\n", at=at) for at in (900.0, 905.0)]
+    collector = Collector(scrape=Servers().scrape, clock=lambda: now[0], past=lambda target: earlier)
+    collector.add(watched("a", URL))
+    collector.collect("a")
+    now[0] += 5
+    collector.collect("a")
+    assert (state := collector.state("a")) is not None
+    assert [snapshot.at for snapshot in state.history] == [900.0, 905.0, 1000.0, 1005.0]
+
+
+# The file changed
+
+
+def test_keeping_other_targets_leaves_the_history_of_those_that_stay() -> None:
+    collector = Collector(scrape=Servers().scrape)
+    collector.keep([watched("a", "gpu1:8000"), watched("b", "gpu2:8000"), watched("c", "gpu3:8000")])
+    for name in "abc":
+        collector.collect(name)
+    labelled = Target(name="a", url="gpu1:8000", group="chat", headers={"X-Key": "1"})
+    collector.keep([watched("d", "gpu4:8000"), watched("c", "gpu9:8000"), labelled])
+    states = {target.name: collector.state(target.name) for target in collector.targets}
+    assert {name: state and len(state.history) for name, state in states.items()} == {"a": 1, "c": 0, "d": 0}
+    assert (state := states["a"]) is not None
+    assert state.target == labelled
+
+
+def test_what_a_target_needs_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable that is not set is the trouble of that target alone."""
+    sent: list[tuple[str, object]] = []
+
+    def scrape(url: str, timeout: float, headers: object = None, context: object = None) -> Scrape:
+        sent.append((url, headers))
+        return Scrape(state="ok", url=url, text="up 1\n")
+
+    monkeypatch.delenv("VLLM_TOKEN", raising=False)
+    monkeypatch.setenv("GPU_HOST", "gpu7")
+    collector = Collector(scrape=scrape)
+    collector.add(
+        Target(name="a", url="https://me:secret@${GPU_HOST}:8000", headers={"Authorization": "${VLLM_TOKEN}"})
+    )
+    collector.add(watched("b", "${GPU_HOST}:8000"))
+    collector.collect("a")
+    collector.collect("b")
+    assert sent == [("http://gpu7:8000/metrics", {})]
+    assert (state := collector.state("a")) is not None
+    assert state.error is not None
+    assert state.error.state == "misconfigured"
+    assert state.error.message == "headers.Authorization: found '${VLLM_TOKEN}', accepted: a variable that is set"
+    assert "secret" not in state.error.url
+    monkeypatch.setenv("VLLM_TOKEN", "Bearer 1")
+    collector.collect("a")
+    assert sent[1:] == [("https://me:secret@gpu7:8000/metrics", {"Authorization": "Bearer 1"})]
+    assert (state := collector.state("a")) is not None
+    assert state.error is None
+
+
+def test_a_certificate_file_that_is_not_there_is_said() -> None:
+    collector = Collector()
+    collector.add(Target(name="a", url="https://gpu1:8000", ca_file="no/such.pem"))
+    collector.collect("a")
+    assert (state := collector.state("a")) is not None
+    assert state.error is not None
+    assert state.error.message == "ca_file: found 'no/such.pem', accepted: a readable file of PEM certificates"
+
+
+# Bad servers, over real sockets
+
+
+def series(number: int) -> bytes:
+    name = "vllm:request_success_total"
+    return "".join(f'{name}{{engine="0",model_name="m",finished_reason="r{n}"}} 1\n' for n in range(number)).encode()
+
+
+def flapping() -> Answer:
+    turns = count()
+    page, trouble = says(b"vllm:num_requests_running 1\n"), says(b"", "500 Internal Server Error")
+    return lambda client, request: (page if next(turns) % 2 else trouble)(client, request)
+
+
+BAD: dict[str, tuple[Answer, str]] = {
+    "hanging": (hangs, "did not answer in time"),
+    "slow drip": (drips, "did not answer in time"),
+    "500": (says(b"", "500 Internal Server Error"), "the server answered 500 Internal Server Error"),
+    "redirect loop": (says(b"", "307 Temporary Redirect", Location="/metrics"), "the server redirects in a circle"),
+    "HTML": (says(b"<html>Sign in</html>", Content_Type="text/html"), "the server answered with a web page"),
+    "50 MB": (says(b"a 1\n" * (50 * 10**6 // 4)), "the page is above 16 MiB"),
+    "half a page": (says(series(100)[:3000], Content_Length="7000"), "closed the connection in the middle of the page"),
+    "gone": (lambda client, request: None, "cannot be reached"),
+}
+
+
+def test_bad_servers_are_said_and_the_others_go_on() -> None:
+    good = says(page("0.32.0-load").encode())
+    with ExitStack() as servers:
+        collector = Collector(interval=0.2, timeout=0.6)
+        collector.add(watched("good", servers.enter_context(serving(good))))
+        collector.add(watched("flapping", servers.enter_context(serving(flapping()))))
+        for mood, (answer, _) in BAD.items():
+            collector.add(watched(mood, servers.enter_context(serving(answer))))
+        servers.enter_context(collector.running())
+        # Until the good one has had six pages after all the others have failed.
+        eventually(lambda: all((state := collector.state(mood)) and state.failures for mood in BAD), 60)
+        had = len(collector.state("good").history)  # type: ignore[union-attr]
+        eventually(lambda: len(collector.state("good").history) >= had + 6, 60)  # type: ignore[union-attr]
+        eventually(lambda: len(collector.state("flapping").history) >= 3, 60)  # type: ignore[union-attr]
+        said = {mood: collector.state(mood).error.message for mood in BAD}  # type: ignore[union-attr]
+        history = collector.state("good").history  # type: ignore[union-attr]
+    assert {mood: words in said[mood] for mood, (_, words) in BAD.items()} == dict.fromkeys(BAD, True), said
+    assert history[-1].engines[0].values == read(page("0.32.0-load")).engines[0].values
+
+
+def test_a_certificate_that_nobody_signed(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "crt.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate, "-days", "2",
+         "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(certificate, key)
+    with serving(says(b"up 1\n"), server) as url:
+        collector = Collector()
+        collector.add(watched("plain", url))
+        collector.add(Target(name="trusted", url=url, ca_file=str(certificate)))
+        collector.add(Target(name="unverified", url=url, verify=False))
+        for name in ("plain", "trusted", "unverified"):
+            collector.collect(name)
+    errors = {target.name: state.error for target in collector.targets if (state := collector.state(target.name))}
+    assert errors["plain"] is not None
+    assert "does not verify: self-signed certificate" in errors["plain"].message
+    assert (errors["trusted"], errors["unverified"]) == (None, None)
+
+
+def test_many_that_hang_leave_workers_for_the_others() -> None:
+    """A hundred fill a quarter of an hour of one worker each; half of all workers is kept for those that answer."""
+    gate = threading.Event()
+    asked: list[str] = []
+
+    def scrape(url: str, timeout: float, headers: object = None, context: object = None) -> Scrape:
+        asked.append(url)
+        if url == URL:
+            return Scrape(state="ok", url=url, text="up 1\n")
+        if asked.count(url) > 1:
+            gate.wait(30)
+        return Scrape(state="timeout", url=url, message="it did not answer in time")
+
+    collector = Collector(interval=0.05, scrape=scrape)
+    for number in range(100):
+        collector.add(watched(f"hung-{number}", f"http://hung{number}:8000"))
+    collector.add(watched("good", URL))
+    with collector.running():
+        eventually(lambda: sum(asked.count(f"http://hung{n}:8000/metrics") > 1 for n in range(100)) >= 16)
+        before = asked.count(URL)
+        eventually(lambda: asked.count(URL) >= before + 10)
+        assert sum(asked.count(f"http://hung{n}:8000/metrics") > 1 for n in range(100)) == module.WORKERS // 2
+        gate.set()
+
+
+def test_of_a_page_of_100_000_series_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory of a target is bounded by the size of its pages as they came, not by their number alone."""
+    huge = series(100_000)
+    assert 7 * 2**20 < len(huge) < MAX_BYTES
+    answers = {"huge": huge.decode(), "normal": page("0.32.0-load")}
+
+    def scrape(url: str, timeout: float, headers: object = None, context: object = None) -> Scrape:
+        return Scrape(state="ok", url=url, text=answers[url.split("/")[2]])
+
+    monkeypatch.setattr(module, "KEPT_BYTES", 2 * len(huge))
+    collector = Collector(scrape=scrape)
+    for name in answers:
+        collector.add(watched(name, name))
+        for _ in range(4):
+            collector.collect(name)
+    assert {name: len(state.history) for name in answers if (state := collector.state(name))} == {
+        "huge": 2,
+        "normal": 4,
+    }
+    state = collector.state("huge")
+    assert state is not None
+    assert state.latest is not None
+    assert len(state.latest.engines[0].split(metrics.FINISHED)) == 100_000
+
+
+def test_a_stop_with_a_server_that_hangs_is_quick_and_a_start_goes_on() -> None:
+    servers = Servers()
+    servers.gate.clear()
+    collector = Collector(interval=0.02, scrape=servers.scrape)
+    collector.add(watched("slow", "http://slow:8000"))
+    collector.start()
+    eventually(lambda: servers.asked)
+    collector.stop()
+    servers.gate.set()
+    with collector.running():
+        eventually(lambda: (state := collector.state("slow")) and len(state.history) >= 2)
