@@ -228,9 +228,11 @@ def _read(options: argparse.Namespace) -> None:
 
 def _saved(path: Path) -> Snapshot:
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        page = path.read_bytes()
     except OSError as error:
         raise _UnreadableError(f"{path}: {error.strerror}") from error
+    # PowerShell saves what a server says as UTF-16.
+    text = page.decode("utf-16" if page[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8", errors="replace")
     if not has_samples(text):
         raise _UnreadableError(f"{path}: no line of it is a metric")
     return reading.read(text)
