@@ -3,11 +3,10 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from monitor.health import WORST_FIRST, verdict
 from monitor.source import Source, TargetState
-from monitor.summary import Summary, summary, usage_over_time
+from monitor.summary import Number, Summary, summary, usage_over_time
 from planner.verdict import Level, Verdict
-
-WORST_FIRST = (Level.BAD, Level.WARNING, Level.UNKNOWN, Level.GOOD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +29,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Total:
-    """Several servers together; what one of them does not report is left out of the sum, and `silent` says how many.
+    """Several servers together. A sum leaves out those that do not report it, and is None where none does.
 
     name                 of the model or the group; empty where none is said
     servers              how many                          [servers]
@@ -47,23 +46,25 @@ class Total:
     servers: int
     well: int
     silent: int
-    running: int
-    waiting: int
-    output_tokens_per_s: float
-    used_tokens: int
-    capacity_tokens: int
+    running: int | None
+    waiting: int | None
+    output_tokens_per_s: float | None
+    used_tokens: int | None
+    capacity_tokens: int | None
 
     @property
     def kv_usage(self) -> float | None:
         """Of all their pools together  [ratio]."""
-        return self.used_tokens / self.capacity_tokens if self.capacity_tokens else None
+        if self.used_tokens is None or not self.capacity_tokens:
+            return None
+        return self.used_tokens / self.capacity_tokens
 
 
-def members(source: Source, seconds: float, verdict: Callable[[TargetState], Verdict]) -> list[Member]:
+def members(source: Source, seconds: float) -> list[Member]:
     """Every server the source knows, worst first, then the fullest; rates over `seconds`."""
     states = filter(None, (source.state(target.name) for target in source.targets()))
     found = [
-        Member(summary=summary(state, seconds), verdict=verdict(state), usage=tuple(usage_over_time(state)))
+        Member(summary=summary(state, seconds), verdict=verdict(state, seconds), usage=tuple(usage_over_time(state)))
         for state in states
     ]
     return sorted(found, key=_badness)
@@ -115,9 +116,14 @@ def total(name: str, those: Sequence[Member]) -> Total:
         servers=len(those),
         well=sum(each.verdict.level is Level.GOOD for each in those),
         silent=len(those) - len(heard),
-        running=sum(each.running or 0 for each in heard),
-        waiting=sum(each.waiting or 0 for each in heard),
-        output_tokens_per_s=sum(each.output_tokens_per_s or 0 for each in heard),
-        used_tokens=sum(each.used_tokens or 0 for each in heard),
-        capacity_tokens=sum(each.capacity_tokens or 0 for each in heard if each.used_tokens is not None),
+        running=_sum(each.running for each in heard),
+        waiting=_sum(each.waiting for each in heard),
+        output_tokens_per_s=_sum(each.output_tokens_per_s for each in heard),
+        used_tokens=_sum(each.used_tokens for each in heard),
+        capacity_tokens=_sum(each.capacity_tokens for each in heard if each.used_tokens is not None),
     )
+
+
+def _sum(values: Iterable[Number | None]) -> Number | None:
+    known = [value for value in values if value is not None]
+    return sum(known[1:], known[0]) if known else None

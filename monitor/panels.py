@@ -8,10 +8,12 @@ from statistics import fmean
 from typing import NamedTuple
 
 from monitor import metrics
+from monitor.finding import Change, Event
 from monitor.metrics import Metric
-from monitor.series import Series, gauges, rates, splits
+from monitor.series import Series, gauges, rates, restarts, splits
 from monitor.snapshot import Snapshot
 from planner import units
+from planner.verdict import Level
 
 MOST_ENGINES = 4
 """Engines with a line of their own; of more, the highest and the mean are drawn  [engines]."""
@@ -150,6 +152,17 @@ def _over(engines: Sequence[Series], one: Callable[[list[float]], float], name: 
     together = zip(*(line.values for line in engines), strict=True)
     known = ([value for value in values if value is not None] for values in together)
     return Series(name, engines[0].times, tuple(one(values) if values else None for values in known))
+
+
+def marks(history: Sequence[Snapshot]) -> dict[int, str]:
+    """Moments that a chart marks [ms], and what happened then."""
+    return {round(at * 1e3): "restarted" for at in restarts(history)}
+
+
+def worth_a_mark(events: Sequence[Event]) -> dict[int, str]:
+    """The same for findings that began; restarts are marked where they are seen."""
+    began = (event for event in events if event.change is Change.BEGAN and event.level is Level.BAD)
+    return {round(event.at * 1e3): event.word for event in began}
 
 
 def why_not(panel: Panel, page: Snapshot) -> str:

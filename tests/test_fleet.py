@@ -1,27 +1,26 @@
 """Servers as a whole, worst first, and what they are together."""
 
+from dataclasses import replace
+
 import pytest
 
 from monitor import metrics
+from monitor.finding import Condition, Finding
 from monitor.fleet import Member, by_group, by_model, having, members, total
 from monitor.reading import read
 from monitor.scrape import Scrape
 from monitor.source import TargetState
 from monitor.summary import Summary, summary, usage_over_time
 from monitor.targets import Target
-from planner.verdict import Level, Verdict
+from planner.verdict import Level
 from tests.recorded import OTHERS, page
 
 
 def state(name: str, *pages: str, group: str = "", error: Scrape | None = None) -> TargetState:
     history = tuple(read(text, at=10.0 * moment, wall=1.79e9 + 10 * moment) for moment, text in enumerate(pages))
     target = Target(name=name, url=f"http://{name}:8000", group=group, labels={"region": "eu"})
-    return TargetState(target=target, history=history, age=1.0 if pages else None, error=error, failures=0)
-
-
-def judged(state: TargetState) -> Verdict:
-    level = {"full": Level.BAD, "busy": Level.WARNING, "gone": Level.UNKNOWN}.get(state.name, Level.GOOD)
-    return Verdict(level=level, word=state.name.title(), reason="")
+    failures = 3 if error else 0
+    return TargetState(target=target, history=history, age=1.0 if pages else None, error=error, failures=failures)
 
 
 class Servers:
@@ -88,17 +87,20 @@ def test_usage_over_time_ends_with_the_last_page() -> None:
 def fleet() -> list[Member]:
     load, idle = page("0.32.0-load"), page("0.32.0-idle-whole")
     down = Scrape(state="refused", url="http://gone", message="nothing listens there")
-    states = (state("well", idle, load, group="chat"), state("gone", load, group="chat", error=down),
-              state("full", idle, page("0.32.0-preempt-blocks80-load")), state("other", OTHERS["sglang"]))  # fmt: skip
-    return members(Servers(*states), 60, judged)
+    pressed = state("full", idle, page("0.32.0-preempt-blocks80-load"))
+    condition = Condition(rule="saturated", engine="0", level=Level.BAD, word="Saturated", reason="", action="")
+    full = replace(pressed, findings=(Finding(target="full", condition=condition, since=0.0),))
+    well, gone = state("well", idle, load, group="chat"), state("gone", load, group="chat", error=down)
+    states = (well, gone, full, state("other", OTHERS["sglang"]))
+    return members(Servers(*states), 60)
 
 
 def test_the_worst_comes_first() -> None:
-    assert [each.state.name for each in fleet()] == ["full", "gone", "well", "other"]
+    assert [each.state.name for each in fleet()] == ["full", "gone", "other", "well"]
 
 
 def test_search_looks_at_all_that_names_a_server() -> None:
-    assert [each.state.name for each in having(fleet(), "REGION=eu full")] == ["full"]
+    assert [each.state.name for each in having(fleet(), "REGION=eu saturated")] == ["full"]
     assert [each.state.name for each in having(fleet(), "", "chat")] == ["gone", "well"]
     assert having(fleet(), "nowhere") == []
 

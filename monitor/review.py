@@ -1,0 +1,42 @@
+"""One server over a span of time: what was recorded of it, in one verdict."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from monitor.finding import Change, Event
+from monitor.panels import KV_USAGE, THROUGHPUT, lines
+from monitor.series import Series
+from monitor.snapshot import Snapshot
+from monitor.times import moment
+from planner.units import Formatter, count, duration, share
+from planner.verdict import Level, Verdict
+
+
+def review(name: str, history: Sequence[Snapshot], events: Sequence[Event], start: float, end: float) -> Verdict:
+    """How full it was, how fast, and what went wrong, between two Unix times [s]."""
+    context = f"{name}, {moment(start)} to {moment(end)}"
+    if len(history) < 2:
+        return Verdict(
+            level=Level.UNKNOWN,
+            word="Nothing recorded",
+            reason="there are not two pages of this server in this span.",
+            action="Choose a longer span, or an earlier one.",
+            context=context,
+        )
+    began = [event for event in events if event.change is Change.BEGAN]
+    bad = sum(event.level is Level.BAD for event in began)
+    warned = sum(event.level is Level.WARNING for event in began)
+    level = Level.BAD if bad else Level.WARNING if warned else Level.GOOD
+    word = "Trouble" if bad else "Warnings" if warned else "Quiet"
+    parts = [f"{count(bad)} bad and {count(warned)} warning findings began"] if began else ["nothing was found wrong"]
+    parts += _highest("KV cache at most {} in use", share, lines(KV_USAGE, history))
+    parts += _highest("output at most {} tokens/s", count, lines(THROUGHPUT, history)[:1])
+    every = (history[-1].at - history[0].at) / (len(history) - 1)
+    longest = max(after.at - before.at for before, after in pairwise(history))
+    context += f", {count(len(history), 'pages')}, one every {duration(every)}, longest pause {duration(longest)}"
+    return Verdict(level=level, word=word, reason=f"{', '.join(parts)}.", context=context)
+
+
+def _highest(text: str, form: Formatter, found: Sequence[Series]) -> list[str]:
+    known = [value for line in found for value in line.known]
+    return [text.format(form(max(known)))] if known else []
