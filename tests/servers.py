@@ -1,4 +1,4 @@
-"""Servers on this machine that say anything, in every bad mood, over real sockets."""
+"""Servers on this machine that say anything, in every bad mood, over real sockets; and patience with them."""
 
 import socket
 import ssl
@@ -73,3 +73,10 @@ def floods(client: socket.socket, request: str) -> None:
 
 def hangs(client: socket.socket, request: str) -> None:
     time.sleep(30)
+
+
+def eventually(is_true: Callable[[], object], patience: float = 10.0) -> None:
+    deadline = time.monotonic() + patience
+    while not is_true():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.005)
