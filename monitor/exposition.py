@@ -12,6 +12,8 @@ from typing import NamedTuple
 KEPT_BAD_LINES = 20
 """How many unreadable lines are kept to be shown; all of them are counted."""
 _SHOWN_CHARACTERS = 200
+_LONGEST_LINE = 65_536
+"""Longer is no line of a server: it is cut, and then seldom reads."""
 _CACHED_CHARACTERS = 500
 """Longer labels, such as a configuration, are rare on a page and read each time: a cache of them would grow."""
 
@@ -73,7 +75,7 @@ _LINE = re.compile(
     re.VERBOSE,
 )
 _REST = re.compile(_NUMBER, re.VERBOSE)
-_LABEL = re.compile(r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*(?:,|$)')
+_LABEL = re.compile(r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]++|\\.)*+)"[ \t]*(?:,|$)')
 _ESCAPE = re.compile(r'\\([\\n"])')
 _NAN = re.compile(r"[-+]?(?:nan(?:\(\w*\))?|1\.#(?:qnan|snan|ind)\d*)", re.IGNORECASE)
 _INFINITY = re.compile(r"([-+]?)1\.#inf\d*", re.IGNORECASE)
@@ -92,7 +94,7 @@ def parse(text: str) -> Page:
     bad_lines: list[str] = []
     bad_count = 0
     for place, line in enumerate(lines.texts):
-        match = _LINE.match(line)
+        match = _LINE.match(line, 0, _LONGEST_LINE)
         if match is None:
             continue
         name, label_text, number, helped, help_text, rest = match.groups()

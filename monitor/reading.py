@@ -106,10 +106,11 @@ def _read(page: Page, version: str | None) -> tuple[Layout, "array[float]", Snap
     laid = layout(page.samples if kind == "vllm" else ())
     numbers = array("d", (sample.value for sample in page.samples))
     is_v1 = bool(_OF_V1 & laid.seen) or any("engine" in dict(labels) for labels, _ in laid.engines)
+    is_routed = any("server" in dict(labels) for labels, _ in laid.engines)
     is_thinned = any(sample.name.startswith("ray_") for sample in page.samples)
     is_complete = {(metrics.NUM_GPU_BLOCKS.key, 0), (metrics.E2E.key, 0)} <= laid.seen and not is_thinned
     found = version_range(laid.seen, is_v0=not is_v1, is_complete=is_complete)
-    versions = VersionRange.exactly(version) if version else found
+    versions = VersionRange.exactly(version) if version else None if is_routed else found
 
     def absence(metric: Metric) -> str:
         if not laid.seen:

@@ -6,6 +6,7 @@ from math import isinf
 from monitor import metrics
 from monitor.histogram import Histogram
 from monitor.metrics import HISTOGRAMS, METRICS, Metric
+from monitor.reading import PRODUCT
 from monitor.snapshot import EngineSnapshot, Snapshot, Value
 from monitor.versions import release
 from monitor.window import EngineWindow, Window
@@ -30,10 +31,32 @@ RATES: dict[str, tuple[Metric, ...]] = {
     "preemptions_per_s": (metrics.PREEMPTIONS,),
     "requests_per_s": (metrics.FINISHED,),
     "prefix_hit_rate": (metrics.PREFIX_QUERIES, metrics.PREFIX_HITS),
+    "external_hit_rate": (metrics.EXTERNAL_QUERIES, metrics.EXTERNAL_HITS),
     "spec_acceptance_rate": (metrics.SPEC_DRAFT_TOKENS, metrics.SPEC_ACCEPTED),
+    "tokens_per_draft": (metrics.SPEC_DRAFTS, metrics.SPEC_ACCEPTED),
     "live_tokens": (metrics.PROMPT_LENGTH, metrics.OUTPUT_LENGTH),
 }
 """Properties of EngineWindow, and what each is derived from."""
+COUNTED: dict[str, Metric] = {
+    "rejections_per_s": metrics.REJECTED,
+    "flops_per_s": metrics.FLOPS,
+    "read_bytes_per_s": metrics.READ_BYTES,
+    "write_bytes_per_s": metrics.WRITE_BYTES,
+    "offload_store_bytes_per_s": metrics.OFFLOAD_STORED,
+    "offload_load_bytes_per_s": metrics.OFFLOAD_LOADED,
+    "kv_transfer_failures_per_s": metrics.TRANSFER_FAILURES,
+}
+"""Counters whose increase a second is shown."""
+SPLIT: dict[str, Metric] = {
+    "finished_by_reason": metrics.FINISHED,
+    "rejections_by_reason": metrics.REJECTED,
+    "prompt_tokens_by_source": metrics.PROMPT_BY_SOURCE,
+    "cached_tokens_by_source": metrics.CACHED_BY_SOURCE,
+    "spec_accepted_by_position": metrics.SPEC_ACCEPTED_BY_POSITION,
+    "tier_read_bytes": metrics.TIER_READ,
+    "tier_write_bytes": metrics.TIER_WRITTEN,
+}
+"""Counters whose increase is shown by label."""
 ESTIMATES = ("block_waste_share", "concurrency_left", "live_tokens")
 """What is reckoned, not counted: always shown as such."""
 
@@ -97,6 +120,14 @@ def _window_json(engine: EngineWindow) -> dict[str, object]:
         if row[key] is None:
             absent = (engine.after.missing.get(source.key) for source in sources)
             missing[key] = next(filter(None, absent), _NOTHING.get(key, engine.reason(sources[0])))
+    for key, metric in COUNTED.items():
+        row[key] = engine.rate(metric)
+        if row[key] is None:
+            missing[key] = engine.reason(metric)
+    for key, metric in SPLIT.items():
+        row[key] = dict(engine.increases(metric)) or None
+        if row[key] is None:
+            missing[key] = engine.reason(metric)
     for metric in HISTOGRAMS:
         found = _histogram_json(engine, metric)
         row |= found
@@ -106,7 +137,9 @@ def _window_json(engine: EngineWindow) -> dict[str, object]:
 
 _NOTHING = {
     "prefix_hit_rate": "nothing was looked up in this window",
+    "external_hit_rate": "nothing was looked up through a connector in this window",
     "spec_acceptance_rate": "nothing was drafted in this window",
+    "tokens_per_draft": "nothing was drafted in this window",
     "live_tokens": "told only from an idle start, without preemption or restart",
 }
 
@@ -133,7 +166,11 @@ def _histogram_json(engine: EngineWindow, metric: Metric) -> dict[str, object]:
 
 def as_text(snapshot: Snapshot, window: Window | None = None) -> str:
     """The same for a person on call: what matters, with its unit; what is missing, with the reason."""
-    engine = f"vLLM {snapshot.version_range or ''}".rstrip() if snapshot.kind == "vllm" else snapshot.kind
+    engine = (
+        f"vLLM {snapshot.version_range or ''}".rstrip()
+        if snapshot.kind == "vllm"
+        else PRODUCT.get(snapshot.kind, "unknown")
+    )
     lines = [f"{engine}, {len(snapshot.engines)} engine{'s' * (len(snapshot.engines) != 1)}"]
     lines += [f"  note: {note}" for note in snapshot.notes]
     for found in snapshot.engines:
@@ -172,6 +209,13 @@ def _window_lines(engine: EngineWindow) -> Iterable[str]:
     yield _line("prompts", _rate(engine.prompt_tokens_per_s, "tokens/s"))
     yield _line("preemptions", _rate(engine.preemptions_per_s, "/s"))
     yield _line("prefix hits", _share(engine.prefix_hit_rate))
+    if engine.tokens_per_draft is not None:
+        yield _line(
+            "drafts", f"{_share(engine.spec_acceptance_rate)} accepted, {engine.tokens_per_draft:.2f} tokens each"
+        )
+    if (stored := engine.rate(metrics.OFFLOAD_STORED)) is not None:
+        loaded = engine.rate(metrics.OFFLOAD_LOADED) or 0.0
+        yield _line("offload", f"{units.bandwidth(stored)} out, {units.bandwidth(loaded)} back")
     for label, metric in (("first token", metrics.TTFT), ("per token", metrics.TPOT), ("queue", metrics.QUEUE)):
         yield _line(label, ", ".join(_quantile_text(engine, metric, q) for q in (0.5, 0.99)))
 

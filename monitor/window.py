@@ -51,6 +51,8 @@ class EngineWindow:
 
     def increases(self, metric: Metric) -> Mapping[str, float]:
         """The same by label: finished reason, source, position."""
+        if not self.has_restarted and metric.key not in self.before.values and not _starts_at_zero(self.before, metric):
+            return {}
         then = {} if self.has_restarted else self.before.split(metric)
         return {label: now - then.get(label, 0) for label, now in self.after.split(metric).items()}
 
@@ -110,6 +112,17 @@ class EngineWindow:
     @property
     def spec_acceptance_rate(self) -> float | None:
         return self.ratio(metrics.SPEC_ACCEPTED, metrics.SPEC_DRAFT_TOKENS)
+
+    @property
+    def external_hit_rate(self) -> float | None:
+        """Of what was looked up through a KV connector in this window."""
+        return self.ratio(metrics.EXTERNAL_HITS, metrics.EXTERNAL_QUERIES)
+
+    @property
+    def tokens_per_draft(self) -> float | None:
+        """Tokens that a step gives with speculative decoding: one of its own and those accepted of its draft."""
+        accepted, drafts = self.increase(metrics.SPEC_ACCEPTED), self.increase(metrics.SPEC_DRAFTS)
+        return None if accepted is None or not drafts else 1 + accepted / drafts
 
     @property
     def live_tokens(self) -> int | None:

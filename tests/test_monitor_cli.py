@@ -78,6 +78,62 @@ def test_read_two_pages(saved: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert second["missing"]["tpot_p50_s"] == "nothing observed in these 5 s"
 
 
+def test_what_only_some_servers_do_has_its_rates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Over 10 s: 100 drafts of 3 with 150 accepted, 2 GB out and 0.5 GB back, 40 TFLOP, 4 refused, a block for 3 s."""
+    counts = {
+        'spec_decode_num_drafts_total{engine="0"': 100,
+        'spec_decode_num_draft_tokens_total{engine="0"': 300,
+        'spec_decode_num_accepted_tokens_total{engine="0"': 150,
+        'spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="0"': 90,
+        'spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="1"': 60,
+        'kv_offload_store_bytes_total{engine="0"': 2e9,
+        'kv_offload_load_bytes_total{engine="0"': 5e8,
+        'kv_offload_tiering_write_bytes_total{engine="0",tier="disk"': 1e9,
+        'estimated_flops_per_gpu_total{engine="0"': 4e13,
+        'admission_rejections_total{reason="max_num_queued_reqs"': 4,
+        'prompt_tokens_by_source_total{engine="0",source="local_compute"': 70,
+        'kv_block_lifetime_seconds_bucket{engine="0",le="2"': 0,
+        'kv_block_lifetime_seconds_bucket{engine="0",le="5"': 8,
+        'kv_block_lifetime_seconds_bucket{engine="0",le="+Inf"': 8,
+    }
+    pages = tmp_path / "a.prom", tmp_path / "b.prom"
+    for path, times in zip(pages, (1, 2), strict=True):
+        waiting = 'vllm:num_requests_waiting_by_reason{engine="0",reason="capacity"} 3\n'
+        path.write_text(waiting + "".join(f"vllm:{name}}} {times * count}\n" for name, count in counts.items()))
+    found = answer(capsys, "read", *pages, "--seconds", 10)
+    [engine], [row] = found["engines"], found["window"]
+    assert engine["waiting_by_reason"] == {"capacity": 3}
+    expected = {
+        "spec_acceptance_rate": 0.5,
+        "tokens_per_draft": 2.5,
+        "spec_accepted_by_position": {"0": 90, "1": 60},
+        "offload_store_bytes_per_s": 2e8,
+        "offload_load_bytes_per_s": 5e7,
+        "tier_write_bytes": {"disk": 1e9},
+        "flops_per_s": 4e12,
+        "rejections_per_s": 0.4,
+        "rejections_by_reason": {"max_num_queued_reqs": 4},
+        "prompt_tokens_by_source": {"local_compute": 70},
+        "block_lifetime_count": 8,
+        "block_lifetime_p50_s": 3.5,
+        "block_lifetime_p50_low_s": 2,
+        "block_lifetime_p50_high_s": 5,
+        "tier_read_bytes": None,
+    }
+    assert {key: row[key] for key in expected} == expected
+    assert row["missing"]["tier_read_bytes"] == "only with an offloading connector with tiers"
+    assert main(["read", *map(str, pages), "--seconds", "10"]) == 0
+    text = capsys.readouterr().out
+    assert "50 % accepted, 2.50 tokens each" in text
+    assert "200 MB/s out, 50 MB/s back" in text
+
+
+def test_a_page_that_powershell_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "page.prom"
+    path.write_text('vllm:num_requests_running{engine="0"} 7\r\n', encoding="utf-16")
+    assert answer(capsys, "read", path)["engines"][0]["running"] == 7
+
+
 def test_above_the_last_bucket_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pages = tmp_path / "a.prom", tmp_path / "b.prom"
     for path, slow in zip(pages, (0, 5), strict=True):
