@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitor import metrics, report
@@ -45,6 +45,7 @@ def test_a_reader_says_what_read_says(names: tuple[str, ...]) -> None:
         assert reader.read(page(name), at=at, wall=at + 9.0) == read(page(name), at=at, wall=at + 9.0)
 
 
+@settings(deadline=None)
 @given(st.sampled_from(SHORT), st.lists(st.dictionaries(st.integers(0, 30), NUMBERS, max_size=4), max_size=6))
 def test_a_reader_says_what_read_says_whatever_changes(text: str, steps: list[dict[int, str]]) -> None:
     reader = Reader()
@@ -246,6 +247,7 @@ def spoilt(text: str, damage: dict[int, tuple[str, object]]) -> tuple[str, list[
     return "\n".join(lines), [line for line in text.split("\n") if line in lines]
 
 
+@settings(deadline=None, max_examples=60)
 @given(
     st.sampled_from(["0.32.0-dp2-load", "0.8.5-V0-load", "0.10.2-load", "0.32.0-ngramspec-after"]),
     st.dictionaries(st.integers(0, 2000), CHANGES, max_size=12),
