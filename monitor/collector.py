@@ -96,7 +96,7 @@ class Collector:
 
         Raises InputError for a malformed URL.
         """
-        _address(target)
+        address(target)
         with self._changed:
             self._put(target, self._clock())
 
@@ -111,7 +111,7 @@ class Collector:
 
     def _put(self, target: Target, due: float | None = None) -> None:
         known = self._targets.get(target.name)
-        if known is not None and _address(known.target) == _address(target):
+        if known is not None and address(known.target) == address(target):
             known.target = target
             return
         watched = _Watched(target, 0.0)
@@ -267,6 +267,6 @@ def _failed(state: State, target: Target, message: str) -> Scrape:
     return Scrape(state=state, url=target.url.rpartition("@")[2], message=message)
 
 
-def _address(target: Target) -> str:
+def address(target: Target) -> str:
     """Where its page is. One with a variable is known only when it is used. Raises InputError for a malformed URL."""
     return target.url if "${" in target.url else metrics_url(target.url)
