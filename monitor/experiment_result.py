@@ -182,15 +182,13 @@ class Experiment:
 
     @staticmethod
     def _at_most_3_percent(what: str, ratios: Sequence[float]) -> Statement:
-        reason = _times(ratios)
+        reason, difference = _times(ratios), WORSE - median(ratios)
         if len(ratios) == 1:
             found, reason = Judgement.OPEN, f"{reason}, of one round: its spread is not known"
-        elif max(ratios) <= WORSE:
-            found = Judgement.HELD
-        elif min(ratios) > WORSE:
-            found = Judgement.FAILED
-        else:
+        elif max(ratios) - min(ratios) > abs(difference):
             found, reason = Judgement.OPEN, f"{reason}: the rounds differ by more than what is asked"
+        else:
+            found = Judgement.HELD if difference >= 0 else Judgement.FAILED
         return Statement(f"{what} is at most 3 % worse", found, reason)
 
 

@@ -1,0 +1,272 @@
+"""Results of other load generators as one kind of measurement: `vllm bench serve`, GuideLLM and AIPerf.
+
+The tools share words and mean different things by them. Here TPOT is a request's mean time per token after its first,
+and ITL each single gap:
+
+tool        TPOT                              ITL
+vLLM        tpot                              itl
+GuideLLM    inter_token_latency               not kept; its time_per_output_token includes the first token
+AIPerf      inter_token_latency               inter_chunk_latency, a chunk being what the server sends at once
+
+Read from their sources (vLLM 0.32, GuideLLM 0.5 to 0.8, AIPerf 0.5 to 0.10, November 2026).
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from planner.errors import InputError
+
+ACCEPTED = (
+    "JSON of `vllm bench serve --save-result`, of GuideLLM (benchmarks.json) or AIPerf (profile_export_aiperf.json)"
+)
+_SECONDS = {"s": 1.0, "sec": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+Table = Mapping[str, Any]
+
+
+class Spread(NamedTuple):
+    """What the requests of a run took.
+
+    p50  median  [s]
+    p99  99th percentile; None where the tool was not told to keep it  [s]
+    """
+
+    p50: float
+    p99: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One load on one server, as a tool measured it. What it does not say is None.
+
+    tool                 vLLM, GuideLLM or AIPerf
+    model                as the server calls it
+    input_tokens         prompt length, mean  [tokens]
+    output_tokens        generated length, mean  [tokens]
+    requests             answered in full  [requests]
+    concurrency          requests kept in flight, or all at once  [requests]
+    request_rate         arrivals instead  [requests/s]
+    ttft                 time to first token
+    tpot                 time per output token after the first, each request's mean
+    itl                  each gap between two tokens
+    output_tokens_per_s  of all requests together  [tokens/s]
+    """
+
+    tool: str
+    model: str
+    input_tokens: float | None
+    output_tokens: float | None
+    requests: int
+    concurrency: int | None
+    request_rate: float | None
+    ttft: Spread | None
+    tpot: Spread | None
+    itl: Spread | None
+    output_tokens_per_s: float
+
+
+def measurements(path: Path) -> tuple[Measurement, ...]:
+    """The measurements of a file, in its order. Raises InputError, which says what was found instead."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError("file", str(path), f"a text file that can be read ({error})") from None
+    return measurements_in(text)
+
+
+def measurements_in(text: str) -> tuple[Measurement, ...]:
+    """The same from its content. With --append-result, vLLM writes one result a line."""
+    try:
+        results = [json.loads(text)]
+    except ValueError:
+        results = [_line(line) for line in text.splitlines() if line.strip()]
+    return tuple(made for result in results for made in _measurements(result))
+
+
+def _line(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        raise InputError("file", line[:60], ACCEPTED) from None
+
+
+def _measurements(result: Any) -> Iterator[Measurement]:
+    keys = set(result) if isinstance(result, Mapping) else set()
+    if {"model_id", "output_throughput", "completed"} <= keys:
+        yield _vllm(result)
+    elif {"metadata", "benchmarks"} <= keys:
+        benchmarks = result["benchmarks"]
+        if not isinstance(benchmarks, Sequence) or not benchmarks:
+            raise InputError("benchmarks", benchmarks, "a list with one entry or more")
+        for number, benchmark in enumerate(benchmarks):
+            yield _guidellm(result, benchmark, f"benchmarks[{number}]")
+    elif {"input_config", "output_token_throughput"} <= keys:
+        yield _aiperf(result)
+    else:
+        shape = f"a {type(result).__name__}"
+        raise InputError("file", f"{shape} with {', '.join(sorted(keys)[:6])}" if keys else shape, ACCEPTED)
+
+
+# vLLM
+
+
+def _vllm(result: Table) -> Measurement:
+    answered = int(_number(result, "completed"))
+    rate = result.get("request_rate")
+    is_all_at_once = rate in ("inf", None)
+    in_flight = _optional(result, "max_concurrency")
+    if in_flight is None and is_all_at_once:
+        in_flight = _optional(result, "num_prompts")
+    return Measurement(
+        tool="vLLM",
+        model=_text(result, "model_id"),
+        input_tokens=_mean(result, "total_input_tokens", answered),
+        output_tokens=_mean(result, "total_output_tokens", answered),
+        requests=answered,
+        concurrency=None if in_flight is None else int(in_flight),
+        request_rate=None if is_all_at_once else _number(result, "request_rate"),
+        ttft=_of_vllm(result, "ttft"),
+        tpot=_of_vllm(result, "tpot"),
+        itl=_of_vllm(result, "itl"),
+        output_tokens_per_s=_number(result, "output_throughput"),
+    )
+
+
+def _mean(result: Table, key: str, answered: int) -> float | None:
+    total = _optional(result, key)
+    return total / answered if total is not None and answered else None
+
+
+def _of_vllm(result: Table, what: str) -> Spread | None:
+    median, high = _optional(result, f"median_{what}_ms"), _optional(result, f"p99_{what}_ms")
+    return None if median is None else Spread(median / 1e3, None if high is None else high / 1e3)
+
+
+# GuideLLM
+
+
+def _guidellm(report: Table, benchmark: Any, where: str) -> Measurement:
+    run = _table(benchmark, "config", "args", where=where)
+    strategy = _table(run, "strategy", where=f"{where}.config")
+    said = _table(benchmark, "metrics", where=where)
+    kind = strategy.get("type_") or strategy.get("kind")
+    in_flight = {"synchronous": 1, "concurrent": strategy.get("streams")}.get(
+        str(kind), strategy.get("max_concurrency")
+    )
+    asked = [run.get("backend"), report.get("args"), report.get("config")]
+    models = [table.get("model") for table in asked if isinstance(table, Mapping)]
+    lengths = {key: _successful(said, f"{key}_token_count", where) for key in ("prompt", "output")}
+    rate = _successful(said, "output_tokens_per_second", where)
+    times = {key: _successful(said, f"{key}_ms", where) for key in ("time_to_first_token", "inter_token_latency")}
+    if rate is None:
+        raise InputError(f"{where}.metrics.output_tokens_per_second", "no answered request", "at least one")
+    totals = _table(said, "request_totals", where=f"{where}.metrics")
+    return Measurement(
+        tool="GuideLLM",
+        model=next((model for model in models if isinstance(model, str)), ""),
+        input_tokens=None if lengths["prompt"] is None else _number(lengths["prompt"], "mean", where),
+        output_tokens=None if lengths["output"] is None else _number(lengths["output"], "mean", where),
+        requests=int(_number(totals, "successful", where)),
+        concurrency=in_flight if isinstance(in_flight, int) else None,
+        request_rate=_optional(strategy, "rate", where),
+        ttft=_of_guidellm(times["time_to_first_token"], where),
+        tpot=_of_guidellm(times["inter_token_latency"], where),
+        itl=None,
+        output_tokens_per_s=_number(rate, "mean", where),
+    )
+
+
+def _successful(metrics: Table, key: str, where: str) -> Table | None:
+    """The distribution over answered requests; GuideLLM writes zeros where there are none."""
+    if key not in metrics:
+        return None
+    found = _table(_table(metrics, key, where=where), "successful", where=f"{where}.metrics.{key}")
+    return found if found.get("count") else None
+
+
+def _of_guidellm(found: Table | None, where: str) -> Spread | None:
+    if found is None:
+        return None
+    shares = _table(found, "percentiles", where=where)
+    return Spread(_number(shares, "p50", where) / 1e3, _number(shares, "p99", where) / 1e3)
+
+
+# AIPerf
+
+
+def _aiperf(result: Table) -> Measurement:
+    asked = _table(result, "input_config")
+    loads = [phase for phase in asked.get("phases", ()) if not phase.get("exclude_from_results")]
+    load = loads[-1] if loads else asked.get("loadgen", {})
+    in_flight = _optional(load, "concurrency", "input_config")
+    rate = _optional(load, "rate", "input_config")
+    return Measurement(
+        tool="AIPerf",
+        model=_aiperf_model(asked),
+        input_tokens=_average(result, "input_sequence_length"),
+        output_tokens=_average(result, "output_sequence_length"),
+        requests=int(_number(_table(result, "request_count"), "avg", "request_count")),
+        concurrency=None if in_flight is None else int(in_flight),
+        request_rate=_optional(load, "request_rate", "input_config") if rate is None else rate,
+        ttft=_of_aiperf(result, "time_to_first_token"),
+        tpot=_of_aiperf(result, "inter_token_latency"),
+        itl=_of_aiperf(result, "inter_chunk_latency"),
+        output_tokens_per_s=_number(_table(result, "output_token_throughput"), "avg", "output_token_throughput"),
+    )
+
+
+def _aiperf_model(asked: Table) -> str:
+    """Before 0.10 `endpoint.model_names` named it."""
+    match asked:
+        case {"models": {"items": [{"name": str(name)}, *_]}} | {"endpoint": {"model_names": [str(name), *_]}}:
+            return name
+        case _:
+            raise InputError("input_config.models", asked.get("models"), "the name of the model")
+
+
+def _average(result: Table, key: str) -> float | None:
+    return _number(_table(result, key), "avg", key) if key in result else None
+
+
+def _of_aiperf(result: Table, key: str) -> Spread | None:
+    if key not in result:
+        return None
+    found = _table(result, key)
+    unit = _SECONDS.get(str(found.get("unit")))
+    if unit is None:
+        raise InputError(f"{key}.unit", found.get("unit"), "one of " + ", ".join(_SECONDS))
+    high = _optional(found, "p99", key)
+    return Spread(_number(found, "p50", key) * unit, None if high is None else high * unit)
+
+
+# Reading
+
+
+def _table(data: Any, *keys: str, where: str = "") -> Table:
+    """What the first of these keys that is there holds, which is a table."""
+    known = data if isinstance(data, Mapping) else {}
+    key = next((key for key in keys if key in known), keys[0])
+    found = known.get(key)
+    if not isinstance(found, Mapping):
+        raise InputError(".".join(filter(None, (where, key))), found, "a table")
+    return found
+
+
+def _text(table: Table, key: str) -> str:
+    if not isinstance(found := table.get(key), str):
+        raise InputError(key, found, "text")
+    return found
+
+
+def _optional(table: Table, key: str, where: str = "") -> float | None:
+    return None if table.get(key) is None else _number(table, key, where)
+
+
+def _number(table: Table, key: str, where: str = "") -> float:
+    found = table.get(key)
+    if isinstance(found, bool) or not isinstance(found, int | float) or not isfinite(found) or found < 0:
+        raise InputError(".".join(filter(None, (where, key))), found, "a number, 0 or more")
+    return float(found)
