@@ -8,7 +8,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from pages import _collector, _inputs
+from pages import _inputs, _source
 
 _PAGES = Path(__file__).parent / "pages"
 
@@ -23,6 +23,9 @@ def pages() -> list[st.Page]:
         st.Page(_PAGES / "cost.py", title="Cost", icon=":material/payments:", url_path="cost"),
         st.Page(_PAGES / "catalog.py", title="Models and devices", icon=":material/list_alt:", url_path="catalog"),
         st.Page(_PAGES / "live.py", title="Live", icon=":material/monitor_heart:", url_path="live"),
+        st.Page(_PAGES / "fleet.py", title="Fleet", icon=":material/dns:", url_path="fleet"),
+        st.Page(_PAGES / "history.py", title="History", icon=":material/history:", url_path="history"),
+        st.Page(_PAGES / "alerts.py", title="Alerts", icon=":material/notifications:", url_path="alerts"),
         st.Page(_PAGES / "compare.py", title="Planned vs actual", icon=":material/compare_arrows:", url_path="compare"),
         st.Page(_PAGES / "article.py", title="The article, checked", icon=":material/fact_check:", url_path="article"),
     ]
@@ -35,10 +38,11 @@ async def lifespan(_: st.App) -> AsyncIterator[dict[str, object]]:
     logging.getLogger("streamlit.runtime.scriptrunner_utils.script_run_context").setLevel(logging.ERROR)
     st.navigation(pages())
     _inputs.warm()
+    _source.shared()
     gc.collect()
     gc.freeze()
     yield {}
-    _collector.stop()
+    _source.stop()
 
 
 app = st.App(__file__, lifespan=lifespan)
@@ -48,7 +52,7 @@ def frame() -> None:
     """What every page has: navigation, the plan's inputs, and one place where wrong input is shown."""
     st.set_page_config(page_title="KV cache planner and monitor", page_icon="🧮", layout="wide")
     page = st.navigation(pages())
-    _inputs.sidebar()
+    _inputs.sidebar(_source.names())
     page.run()
 
 

@@ -152,9 +152,14 @@ class EngineSnapshot:
 
     @property
     def used_bytes(self) -> int | None:
-        """Only where the pool's bytes are reported, that is where they were set by hand."""
+        """Only where the pool's bytes are reported: set by hand, and not overruled by a number of blocks."""
         memory = self.number(metrics.KV_MEMORY)
-        if memory is None or self.used_blocks is None or not self.num_gpu_blocks:
+        if (
+            memory is None
+            or self.number(metrics.BLOCKS_OVERRIDE)
+            or self.used_blocks is None
+            or not self.num_gpu_blocks
+        ):
             return None
         return round(memory * self.used_blocks / self.num_gpu_blocks)
 

@@ -1,5 +1,6 @@
 """The shared inputs of the plan, in the sidebar of every page and in the URL: copying the address copies the plan."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import streamlit as st
@@ -36,9 +37,13 @@ def warm() -> None:
     models()
 
 
-def sidebar() -> None:
-    """Draws every input of the plan and the address of the server to watch."""
+def sidebar(servers: Sequence[str] = ()) -> None:
+    """Draws every input of the plan and the server to watch: one of those known by name, or any address."""
     with st.sidebar:
+        st.selectbox(
+            "Server to watch", servers, index=None, key="endpoint", bind="query-params", accept_new_options=True,
+            placeholder="a name, or http://host:8000", help="One of monitor.toml, or the address of any vLLM server",
+        )  # fmt: skip
         try:
             present()
         except InputError as error:
@@ -68,7 +73,6 @@ def sidebar() -> None:
         with st.expander("Promises"):
             for name in ("ttft_s", "tpot_s"):
                 _field(Slo, name)
-        st.text_input("Server to watch", key="endpoint", bind="query-params", placeholder="http://host:8000")
 
 
 def _field(cls: type, name: str) -> None:

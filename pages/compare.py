@@ -3,30 +3,31 @@
 import streamlit as st
 
 from monitor.compare import compare
-from pages import _collector, _inputs, _tables, _verdict
+from pages import _inputs, _source, _tables, _verdict
 
 plan = _inputs.made()
 st.title("Planned vs actual")
-target = _collector.target()
+_source.choose()
+target = _source.target()
 if target is None:
-    _collector.connect()
+    _source.connect()
     st.stop()
 if plan.capacity is None:
     _verdict.show(plan.verdict)
     st.stop()
-span = st.segmented_control(
-    "Window", list(_collector.SPANS), default=_collector.DEFAULT_SPAN, key="span", bind="query-params", required=True
+st.segmented_control(
+    "Window", list(_source.SPANS), default=_source.DEFAULT_SPAN, key="span", bind="query-params", required=True
 )
 
 
-@st.fragment(run_every=_collector.refresh())
+@st.fragment(run_every=_source.refresh())
 def page() -> None:
     """Redrawn with every scrape."""
-    state = _collector.state(target)
+    state = _source.state(target)
     if state.latest is None:
-        _verdict.show(_collector.verdict(state))
+        _verdict.show(_source.verdict(state))
         return
-    window = state.window(_collector.SPANS[span])
+    window = state.window(_source.span())
     for engine in window.engines if window else state.latest.engines:
         found = compare(plan, engine)
         st.subheader(f"{found.model_name or 'Model not named'}, engine {found.engine or '0'}", anchor=False)

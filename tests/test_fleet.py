@@ -1,47 +1,14 @@
 """Servers as a whole, worst first, and what they are together."""
 
-from dataclasses import replace
-
 import pytest
 
 from monitor import metrics
 from monitor.finding import Condition, Finding
 from monitor.fleet import Member, by_group, by_model, having, members, total
-from monitor.reading import read
-from monitor.scrape import Scrape
-from monitor.source import TargetState
 from monitor.summary import Summary, summary, usage_over_time
-from monitor.targets import Target
 from planner.verdict import Level
 from tests.recorded import OTHERS, page
-
-
-def state(name: str, *pages: str, group: str = "", error: Scrape | None = None) -> TargetState:
-    history = tuple(read(text, at=10.0 * moment, wall=1.79e9 + 10 * moment) for moment, text in enumerate(pages))
-    target = Target(name=name, url=f"http://{name}:8000", group=group, labels={"region": "eu"})
-    failures = 3 if error else 0
-    return TargetState(target=target, history=history, age=1.0 if pages else None, error=error, failures=failures)
-
-
-class Servers:
-    """A source of these states."""
-
-    problem = ""
-
-    def __init__(self, *states: TargetState) -> None:
-        self.states = {each.name: each for each in states}
-
-    def targets(self) -> tuple[Target, ...]:
-        return tuple(each.target for each in self.states.values())
-
-    def state(self, name: str) -> TargetState | None:
-        return self.states.get(name)
-
-    def snapshots(self, name: str, start: float, end: float, points: int = 240) -> tuple[()]:
-        return ()
-
-    def events(self, start: float, end: float, name: str | None = None) -> tuple[()]:
-        return ()
+from tests.watched import DOWN, Servers, state
 
 
 def test_one_engine_is_the_server() -> None:
@@ -86,11 +53,10 @@ def test_usage_over_time_ends_with_the_last_page() -> None:
 
 def fleet() -> list[Member]:
     load, idle = page("0.32.0-load"), page("0.32.0-idle-whole")
-    down = Scrape(state="refused", url="http://gone", message="nothing listens there")
-    pressed = state("full", idle, page("0.32.0-preempt-blocks80-load"))
     condition = Condition(rule="saturated", engine="0", level=Level.BAD, word="Saturated", reason="", action="")
-    full = replace(pressed, findings=(Finding(target="full", condition=condition, since=0.0),))
-    well, gone = state("well", idle, load, group="chat"), state("gone", load, group="chat", error=down)
+    pressed = (Finding(target="full", condition=condition, since=0.0),)
+    full = state("full", idle, page("0.32.0-preempt-blocks80-load"), findings=pressed)
+    well, gone = state("well", idle, load, group="chat"), state("gone", load, group="chat", error=DOWN)
     states = (well, gone, full, state("other", OTHERS["sglang"]))
     return members(Servers(*states), 60)
 

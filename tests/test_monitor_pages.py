@@ -1,0 +1,244 @@
+"""The monitor's pages on servers in recorded states: what they show is what was recorded."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from monitor.config import config
+from monitor.finding import Change, Condition, Event, Finding
+from monitor.sources import Sources
+from pages import _source
+from planner.verdict import Level
+from tests.conftest import ROOT
+from tests.recorded import page
+from tests.watched import DOWN, STARTED, Servers, state
+
+ASK = "Scale out, or cap concurrency."
+PRESSED = Condition(
+    rule="saturated", engine="0", level=Level.BAD, word="Saturated", reason="3 requests wait.", action=ASK
+)
+BEGAN = Event(
+    at=STARTED + 5, target="chat-2", engine="0", rule="saturated", change=Change.BEGAN, level=Level.BAD,
+    word="Saturated", reason="3 requests wait.", action=ASK,
+)  # fmt: skip
+IDLE, LOAD, PREEMPTING = (page(name) for name in ("0.32.0-idle-whole", "0.32.0-load", "0.32.0-preempt-blocks80-load"))
+
+
+def screen(name: str) -> None:
+    import runpy
+
+    from pages import _inputs, _source
+
+    _inputs.sidebar(_source.names())
+    runpy.run_path(f"{_inputs.__file__.removesuffix('_inputs.py')}{name}.py")
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sources:
+    """What the pages read from: one server that is well, one that is saturated, one that is gone."""
+    finding = Finding(target="chat-2", condition=PRESSED, since=STARTED)
+    servers = Servers(
+        state("chat-1", IDLE, LOAD, group="chat"),
+        state("chat-2", IDLE, PREEMPTING, group="chat", findings=(finding,)),
+        state("gone", error=DOWN),
+        timeline=[BEGAN],
+        usual=500.0,
+    )
+    found = Sources(tmp_path / "monitor.toml", watch=lambda config: servers)  # type: ignore[arg-type, return-value]
+    monkeypatch.setattr(_source, "shared", lambda: found)
+    _source._judged.clear()
+    return found
+
+
+Open = Callable[..., AppTest]
+
+
+@pytest.fixture
+def opened(sources: Sources) -> Open:
+    """opened("live", endpoint="chat-1"): the page with these widgets set."""
+
+    def opened(name: str, **widgets: object) -> AppTest:
+        found = AppTest.from_function(screen, default_timeout=60, args=(name,))
+        for key, value in widgets.items():
+            found.session_state[key] = value
+        found.run()
+        assert not found.exception
+        return found
+
+    return opened
+
+
+def rows(table: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = table.value.to_dict("records")
+    return found
+
+
+def cards(page: AppTest) -> dict[str, tuple[str, str]]:
+    return {card.label: (card.value, card.delta) for card in page.metric}
+
+
+def charts(page: AppTest) -> list[str]:
+    return [chart.proto.alt.partition(" over time")[0] for chart in page.get("plotly_chart")]
+
+
+def boxes(page: AppTest) -> str:
+    return " ".join(box.value for kind in (page.error, page.warning, page.success, page.info) for box in kind)
+
+
+def test_live_shows_the_signals_of_a_preempting_server(opened: Open, sources: Sources) -> None:
+    """80 blocks of 32 tokens; the pages are 10 s apart, and another process began in between: 5,307 tokens in 10 s."""
+    found = opened("live", endpoint="chat-2")
+    assert "**Saturated.** 3 requests wait." in boxes(found)
+    engine = sources.watch.state("chat-2").latest.engines[0]  # type: ignore[union-attr]
+    shown = cards(found)
+    assert shown["KV cache in use"][1].endswith("of 2,560 tokens")
+    assert shown["Running"][0] == str(engine.running)
+    assert shown["Waiting"] == (str(engine.waiting), f"capacity {engine.waiting}, {shown['Waiting'][1].split(', ')[1]}")
+    assert shown["Output"][0] == "531 tokens/s"
+    assert "p50" in shown["Time to first token, p99"][1]
+    (finding,) = rows(found.table[0])
+    assert (finding["Finding"], finding["What to do"]) == ("✗ Saturated", ASK)
+    assert finding["Since"].startswith("2026-09-21 14:13:20 UTC")
+
+
+def test_live_draws_only_the_topic_that_is_seen(opened: Open) -> None:
+    cache = {"KV blocks in use", "KV tokens held", "Slots held without a token (estimate)"}
+    assert set(charts(opened("live", endpoint="chat-1"))) == cache
+    latency = opened("live", endpoint="chat-1", topic="Latency")
+    assert len(charts(latency)) == 5
+    first = rows(latency.table[0])[0]
+    assert first["Observed"] == "Arrival to first token"
+    assert " to " in first["p99"]  # the bucket that surely holds it
+    said = opened("live", endpoint="chat-1", topic="KV cache").caption
+    assert any("--kv-cache-metrics" in caption.value for caption in said)
+
+
+def test_live_says_how_the_cache_is_configured_and_what_is_missing(opened: Open) -> None:
+    table = {
+        row["Setting"].replace("\\", ""): row["engine 0"]
+        for row in rows(opened("live", endpoint="chat-2", topic="Configuration").table[1])
+    }
+    assert (table["num_gpu_blocks"], table["block_size"]) == ("80", "32")
+    missing = rows(opened("live", endpoint="chat-1", topic="Not reported").dataframe[0])
+    assert all(row["Why"] for row in missing)
+
+
+def test_an_address_that_is_typed_is_watched(opened: Open) -> None:
+    found = opened("live", endpoint="http://typed:8000")
+    assert "http://typed:8000" in boxes(found)
+    assert cards(found)["Running"][0] != "–"
+
+
+def test_a_server_that_is_gone_is_said_to_be_down(opened: Open) -> None:
+    found = opened("live", endpoint="gone")
+    assert "**Down.** no page yet: nothing listens there (refused)" in boxes(found)
+    assert not found.metric
+
+
+def test_without_a_server_the_page_says_how_to_connect(opened: Open) -> None:
+    for name in ("live", "history"):
+        found = opened(name)
+        assert "No server is chosen." in boxes(found)
+        assert [code.value for code in found.code] == ["make demo"]
+
+
+def test_trouble_of_file_and_source_is_seen_while_the_page_goes_on(opened: Open, sources: Sources) -> None:
+    sources.path.write_text("interval = 'soon'\n")
+    sources.reload()
+    sources.watch.problem = "The store is locked."  # type: ignore[misc]
+    for name in ("live", "fleet", "history", "alerts"):
+        found = opened(name, endpoint="chat-1")
+        assert "monitor.toml: interval" in boxes(found)
+        assert "The store is locked." in boxes(found)
+
+
+def test_the_fleet_is_a_table_with_the_worst_first(opened: Open) -> None:
+    found = opened("fleet")
+    assert "**2 of 3 servers.** Saturated (chat-2), Down (gone)." in boxes(found)
+    table = rows(found.dataframe[0])
+    assert [row["Verdict"] for row in table] == ["✗ Saturated", "✗ Down", "✓ Healthy"]
+    assert table[0]["Server"] == "live?endpoint=chat-2"
+    assert table[0]["Output, tokens/s"] == pytest.approx(530.7)
+    models, groups = (rows(table) for table in found.table)
+    assert sum(int(row["Servers"]) for row in models) == 3
+    assert [(row["Group"], row["Servers"], row["Well"]) for row in groups] == [("chat", "2", "1"), ("–", "1", "0")]
+    assert groups[1]["Running"] == "–"  # it was never heard, which is not 0
+
+
+def test_the_fleet_is_searched(opened: Open) -> None:
+    found = opened("fleet", find_server="region=eu healthy")
+    assert [row["Verdict"] for row in rows(found.dataframe[0])] == ["✓ Healthy"]
+    assert [row["Verdict"] for row in rows(opened("fleet", group="chat").dataframe[0])] == ["✗ Saturated", "✓ Healthy"]
+
+
+def test_a_server_is_added_changed_and_removed(opened: Open, sources: Sources) -> None:
+    found = opened("fleet")
+    found.text_input(key="a new one name").set_value("chat-3")
+    found.text_input(key="a new one url").set_value("http://chat-3:8000")
+    found.text_area(key="a new one headers").set_value("Authorization = Bearer ${TOKEN}")
+    found.button[0].click().run()
+    (target,) = config(sources.path).targets
+    assert (target.name, target.headers) == ("chat-3", {"Authorization": "Bearer ${TOKEN}"})
+    found.selectbox(key="target_edited").select("chat-3").run()
+    found.text_input(key="chat-3 group").set_value("chat")
+    found.button[0].click().run()
+    assert config(sources.path).targets[0].group == "chat"
+    found.text_input(key="chat-3 url").set_value("ftp://chat-3")
+    found.button[0].click().run()
+    assert "ftp://chat-3" in boxes(found)
+    found.button[1].click().run()
+    assert config(sources.path).targets == ()
+
+
+def test_those_who_may_not_edit_are_told_who_may(opened: Open, sources: Sources) -> None:
+    sources.path.write_text('editors = ["ops@example.com"]\n')
+    sources.reload()
+    for name in ("fleet", "alerts"):
+        assert "ops@example.com" in boxes(opened(name))
+
+
+def test_history_draws_the_span_with_its_events(opened: Open) -> None:
+    found = opened("history", endpoint="chat-2")
+    assert "**Trouble.** 1 bad and 0 warning findings began" in boxes(found)
+    alt = found.get("plotly_chart")[0].proto.alt
+    assert "Tokens, output: 531 tokens/s now" in alt
+    assert "usual at this hour: 500 tokens/s, low below 400 tokens/s" in alt
+    assert "Saturated" in found.get("plotly_chart")[0].proto.spec
+    assert rows(found.table[-1])[0]["What"] == "✗ Saturated began"
+    assert found.get("download_button")
+    assert "Nothing recorded" in boxes(opened("history", endpoint="gone"))
+
+
+def test_history_can_draw_the_plan(opened: Open) -> None:
+    assert "planned output" in opened("history", endpoint="chat-1", with_plan=True).get("plotly_chart")[0].proto.spec
+
+
+def test_alerts_show_what_is_wrong_and_the_rules_to_copy(opened: Open) -> None:
+    found = opened("alerts")
+    assert [row["Finding"] for row in rows(found.table[0])] == ["✗ Saturated"]
+    assert rows(found.dataframe[0])[0]["When"] == "2026-09-21 14:13:25 UTC"
+    assert "VllmKvUsage" in found.code[0].value or "alert:" in found.code[0].value
+    assert '"panels"' in opened("alerts", rules_for="grafana").code[0].value
+
+
+def test_thresholds_are_saved_with_the_file(opened: Open, sources: Sources) -> None:
+    found = opened("alerts")
+    found.number_input(key="threshold usage_act").set_value(0.8)
+    found.number_input(key="threshold ttft_p99").set_value(2.0)
+    found.button[0].click().run()
+    saved = config(sources.path).thresholds
+    assert (saved.usage_act, saved.ttft_p99, saved.usage_alarm) == (0.8, 2.0, 0.95)
+    assert "usage_act, ttft_p99" in " ".join(caption.value for caption in found.caption)
+    found.number_input(key="threshold usage_act").set_value(0.99)
+    found.button[0].click().run()
+    assert "at most usage_alarm" in boxes(found)
+
+
+def test_overview_has_the_fleet_beside_the_plan(sources: Sources) -> None:
+    found = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60).run()
+    assert not found.exception
+    assert "**Fits.**" in boxes(found)
+    assert "**2 of 3 servers.**" in boxes(found)
