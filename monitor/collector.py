@@ -104,10 +104,9 @@ class Collector:
         """Watch these and no others. New ones wait for their turn; those that stay keep their history."""
         wanted = {target.name: target for target in targets}
         with self._changed:
-            for name in self._targets.keys() - wanted.keys():
-                del self._targets[name]
             for target in wanted.values():
                 self._put(target)
+            self._targets = {name: self._targets[name] for name in wanted}
 
     def _put(self, target: Target, due: float | None = None) -> None:
         known = self._targets.get(target.name)
