@@ -3,6 +3,7 @@
 python -m monitor snapshot URL [--seconds S] [--json]
 python -m monitor read FILE.prom [LATER.prom --seconds S] [--json]
 python -m monitor compare PLAN.json URL [--seconds S] [--json]
+python -m monitor calibrate PLAN.json URL [--seconds 300] [--name NAME] [--write FILE] [--json]
 python -m monitor experiment --model DIR [--kv-cache-dtype auto --kv-cache-dtype fp8] [--repeat 3] [--json]
 python -m monitor rules --format prometheus|alertmanager|grafana|scrape [--config FILE]
 """
@@ -13,6 +14,8 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from datetime import date
 from pathlib import Path
 from typing import NoReturn
 
@@ -96,6 +99,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     held.set_defaults(command=_compare)
 
+    learnt = commands.add_parser("calibrate", help="a plan's speed as a running server under real traffic has it")
+    learnt.add_argument("plan", type=Path, help="what `python -m planner plan … --json` printed")
+    learnt.add_argument("url", help="http://host:8000, with or without /metrics")
+    learnt.add_argument("--seconds", type=_duration, default=300.0, metavar="S", help="how long (default %(default)s)")
+    learnt.add_argument("--window", type=_duration, default=10.0, metavar="S", help="of each part (%(default)s)")
+    learnt.add_argument(
+        "--timeout", type=_duration, default=TIMEOUT, metavar="S", help="wait at most S seconds (%(default)s)"
+    )
+    learnt.add_argument("--name", default="calibration", help="what it is called (default %(default)s)")
+    learnt.add_argument("--write", type=Path, metavar="FILE", help="for `python -m planner plan --calibration FILE`")
+    learnt.set_defaults(command=_calibrate)
+
     tried = commands.add_parser("experiment", help="one model served with several KV dtypes, under the same load")
     tried.add_argument("--model", type=Path, required=True, metavar="DIR", help="config.json, tokenizer and weights")
     tried.add_argument(
@@ -122,7 +137,7 @@ def _parser() -> argparse.ArgumentParser:
     rules.add_argument("--config", type=Path, metavar="FILE", help="monitor.toml (default: the dashboard's own)")
     rules.set_defaults(command=_rules)
 
-    for command in (live, files, held, tried):
+    for command in (live, files, held, learnt, tried):
         command.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
@@ -197,6 +212,26 @@ def _rules(options: argparse.Namespace) -> None:
     if options.config is not None and not options.config.is_file():
         raise InputError("--config", str(options.config), "a file that exists")
     print(handover.text(options.format, config(options.config or config_path())), end="")
+
+
+def _calibrate(options: argparse.Namespace) -> None:
+    from monitor import calibrate
+    from planner.record import from_json
+
+    made = from_json(_json(options.plan))
+    version = engine_version(options.url)
+    pages = [_scraped(options, version)]
+    end = time.monotonic() + options.seconds
+    while time.monotonic() + options.window <= end:
+        time.sleep(options.window)
+        pages.append(_scraped(options, version))
+    seen = calibrate.steady(calibrate.windows(pages, options.window / 2))
+    engine = pages[-1].engines[0] if pages[-1].engines else None
+    found, later = calibrate.proven(made, seen, options.name, date.today().isoformat(), engine)
+    answer = {"calibration": asdict(found), "later": [asdict(each) for each in later]}
+    if options.write:
+        options.write.write_text(json.dumps(asdict(found), indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(finite(answer)) if options.json else calibrate.as_text(found, later))
 
 
 def _json(path: Path) -> dict[str, object]:

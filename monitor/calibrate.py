@@ -24,6 +24,7 @@ from planner.calibration import TERMS, Calibration, engine_of
 from planner.errors import InputError
 from planner.latency import Latency, latency
 from planner.plan import Plan
+from planner.units import count, duration, share
 
 LEAST_WINDOWS = 8
 """Windows with traffic that a calibration rests on at least  [windows]."""
@@ -64,6 +65,20 @@ def windows(history: Sequence[Snapshot], seconds: float = WINDOW) -> list[Engine
     return [each for before, after in pairwise(pages) for each in window(before, after).engines]
 
 
+def as_text(found: Calibration, later: Sequence[Accuracy]) -> str:
+    """A calibration for a terminal: its terms with their errors, and the error before and after on later windows."""
+    head = f"{found.name}: {found.model} on {found.gpu}, {count(found.windows, 'windows')}, {duration(found.seconds)}"
+    terms = [
+        f"  {term:<20} {duration(getattr(found, term)):>10} ± {duration(found.errors.get(term, 0.0))}" for term in TERMS
+    ]
+    errors = [
+        f"  {each.metric:<20} error on {each.windows} later windows {share(each.after)}, without it "
+        f"{'no prediction' if each.before is None else share(each.before)}; {share(each.covered)} in its range"
+        for each in later
+    ]
+    return "\n".join((head, *terms, *errors))
+
+
 def steady(found: Iterable[EngineWindow]) -> list[Traffic]:
     """The traffic of those windows that a calibration may rest on: without a restart and without preemption."""
     return [seen for each in found if (seen := traffic(each)) is not None and not seen.preemptions]
@@ -90,6 +105,15 @@ def calibration(
     half = len(seen) // 2
     early = _fitted(made, seen[:half], name, fitted, engine)
     return replace(whole, spread=_spread(made, early, seen[half:]))
+
+
+def proven(
+    made: Plan, seen: Sequence[Traffic], name: str, fitted: str, engine: EngineSnapshot | None = None
+) -> tuple[Calibration, list[Accuracy]]:
+    """A calibration on the first two thirds of the windows, and how far it was off on the last. Raises as above."""
+    learnt = max(LEAST_WINDOWS, len(seen) * 2 // 3)
+    found = calibration(made, seen[:learnt], name, fitted, engine)
+    return found, accuracy(made, found, seen[learnt:])
 
 
 def accuracy(made: Plan, calibrated: Calibration, later: Sequence[Traffic]) -> list[Accuracy]:

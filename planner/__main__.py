@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from planner import units
+from planner.calibration import Calibration
 from planner.catalog.models import CatalogModel, models
 from planner.catalog.own import FILE, VARIABLE, Own, own_catalog, present, put
 from planner.cost import Billing
@@ -24,7 +25,7 @@ from planner.kv_layout import kv_report
 from planner.measurement import INTERPRETER, measured
 from planner.plan import plan
 from planner.price import prices
-from planner.record import to_json
+from planner.record import calibration_from, to_json
 from planner.report import lines
 from planner.units import GIB, finite
 from planner.weights import parameters, stage_weights
@@ -74,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     for cls in (Deployment, Workload, Slo, Billing):
         _add_fields(planned, cls)
     planned.add_argument("--usd-per-gpu-hour", type=float, metavar="X", help="your own price of one device")
+    planned.add_argument("--calibration", type=Path, metavar="FILE", help="what `python -m monitor calibrate` wrote")
     planned.set_defaults(command=_plan)
 
     layout = commands.add_parser("kv", help="the KV cache layout, as vLLM allocates it")
@@ -178,8 +180,20 @@ def _plan(options: argparse.Namespace) -> None:
     deployment = _made(Deployment, options, gpu=gpu)
     usd = own.usd_per_gpu_hour(gpu) if options.usd_per_gpu_hour is None else options.usd_per_gpu_hour
     load, promised, billing = (_made(cls, options) for cls in (Workload, Slo, Billing))
-    made = plan(model_from(options.model), deployment, load, promised, usd, billing)
+    measured_here = None if options.calibration is None else _calibration(options.calibration)
+    made = plan(model_from(options.model), deployment, load, promised, usd, billing, measured_here)
     _show(options, to_json(made), lines(made))
+
+
+def _calibration(path: Path) -> Calibration:
+    """What `python -m monitor calibrate --write` wrote. Raises InputError."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        raise InputError("--calibration", str(path), f"a file of `monitor calibrate --write` ({problem})") from None
+    if not isinstance(data, dict):
+        raise InputError("--calibration", str(path), "a JSON object of `monitor calibrate --write`")
+    return calibration_from(data)
 
 
 def _kv(options: argparse.Namespace) -> None:
