@@ -62,7 +62,7 @@ EVENTS = Table(
     Column("id", _KEY, primary_key=True),
     Column("writer", Text, nullable=False),
     Column("at", Double, nullable=False, index=True),
-    *(Column(name, Text, nullable=name != "engine") for name in ("target", "engine", "rule", "change", "level")),
+    *(Column(name, Text, nullable=name == "engine") for name in ("target", "engine", "rule", "change", "level")),
     *(Column(name, Text, nullable=False) for name in ("word", "reason", "action")),
 )
 
