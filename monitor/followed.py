@@ -1,20 +1,23 @@
 """One target as Prometheus tells of it, step after step, with a judge of its own."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import floor
 from statistics import median
 
-from monitor.finding import Event
+from monitor.finding import Change, Event
+from monitor.health import RULES, conditions
 from monitor.judge import Judge
 from monitor.places import Place, Said
 from monitor.reading import Reader
+from monitor.rule import Sight
 from monitor.scrape import Scrape
 from monitor.snapshot import Snapshot
 from monitor.source import TargetState
 from monitor.targets import Target
+from monitor.window import window
 
 _LEAST_USUAL = 5.0
 """The usual distance of two pages, at least: they are seen at steps  [s]."""
@@ -24,6 +27,7 @@ _COUNTED = 20
 """Pages whose usual distance counts  [pages]."""
 _MISSED = 3
 """Times the usual distance without a page, beyond which a server is silent  [ratio]."""
+_RESTART = [rule for rule in RULES if rule.key == "restart"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,3 +93,30 @@ class Followed:
         if trouble and silence_till_now > _MISSED * usual:
             return trouble, floor(silence_till_now / usual)
         return "", 0
+
+    def restarts(self) -> Iterator[Event]:
+        """Between its pages, one event each: where they are far apart, a judge never sees a restart twice."""
+        for before, after in pairwise(self.ring):
+            between = window(before, after)
+            if self.judge and between.has_restarted:
+                sight = Sight(state=self.state(after.at, after.at), thresholds=self.judge.thresholds, window=between)
+                for seen in conditions(sight, _RESTART):
+                    yield Event(
+                        at=after.at, target=self.target.name, engine=None, rule=seen.rule, change=Change.BEGAN,
+                        level=seen.level, word=seen.word, reason=seen.reason, action=seen.action,
+                    )  # fmt: skip
+
+
+def timeline(followed: Mapping[Place, Followed], told: Iterable[tuple[range, Mapping[Place, Said]]]) -> list[Event]:
+    """What the judges of these make of what was said, oldest first."""
+    events: list[Event] = []
+    step, seen_within = 0, 0.0
+    for steps, places in told:
+        step = steps.step
+        for place, each in followed.items():
+            events += each.follow(places.get(place, Said()), steps)
+            seen_within = each.judge.thresholds.window if each.judge else 0.0
+    if step * 2 > seen_within:
+        events = [event for event in events if event.rule != _RESTART[0].key]
+        events += (event for each in followed.values() for event in each.restarts())
+    return sorted(events, key=lambda event: event.at)

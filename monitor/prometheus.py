@@ -27,7 +27,7 @@ from requests.auth import AuthBase
 
 from monitor.config import PrometheusServer
 from monitor.finding import Event
-from monitor.followed import Followed
+from monitor.followed import Followed, timeline
 from monitor.judge import Judge
 from monitor.metrics import FRONT_END, engine_of
 from monitor.places import Place, Said, among, page_names, said, scraped, selector, spoken
@@ -69,6 +69,10 @@ T = TypeVar("T")
 
 class Trouble(Exception):
     """Why the server could not be asked: one line, in its own words where it gave any."""
+
+    def __init__(self, text: str) -> None:
+        line = "".join(filter(str.isprintable, " ".join(text.split())))
+        super().__init__(line[:_SHOWN_CHARACTERS])
 
 
 # The server
@@ -163,7 +167,7 @@ class _Session:
         words = reason or (f"a web page, {title[1].strip()!r}" if title else text) or response.reason
         if where := response.headers.get("Location"):
             words = f"go to {where.partition('?')[0]}"
-        raise Trouble(f"{self.host} answered {status}: {' '.join(str(words).split())[:_SHOWN_CHARACTERS]}")
+        raise Trouble(f"{self.host} answered {status}: {words}")
 
 
 def _cause(error: BaseException) -> str:
@@ -322,6 +326,8 @@ class PrometheusSource:
         try:
             self._take_in(self._wall())
             self._trouble = ""
+            if self._clock() >= self._ask_at:
+                self._trouble_of_past = ""
         except Trouble as trouble:
             self._trouble = str(trouble)
         finally:
@@ -340,12 +346,11 @@ class PrometheusSource:
         step = self._cycle * max(1, ceil(pages / _MAX_PAGES))
         for steps, told in self._told(range(end, begin, -step)[::-1], self._fleet, len(self._known)):
             with self._lock:
-                for place, about in told.items():
-                    followed = self._followed.get(place.name)
-                    if followed is None and self._is_watched(place, about):
-                        followed = self._followed[place.name] = self._follower(place)
-                    for _ in followed.follow(about, steps) if followed else ():
-                        pass
+                for place in told.keys() - {each.place for each in self._followed.values()}:
+                    if self._is_watched(place, told[place]):
+                        self._followed[place.name] = self._follower(place)
+                for each in self._followed.values():
+                    deque(each.follow(told.get(each.place, Said()), steps), maxlen=0)
             self._looked_until = steps[-1]
         with self._lock:
             self._forget(end)
@@ -437,10 +442,4 @@ class PrometheusSource:
             places = [each.place for each in self._followed.values() if name in (None, each.target.name)]
         then = {place: self._follower(place) for place in places}
         matchers = places[0].selector if name and places else self._fleet
-        events = [
-            event
-            for some, told in self._told(steps, matchers if places else None, len(places))
-            for place, each in then.items()
-            for event in each.follow(told[place], some)
-        ]
-        return sorted(events, key=lambda event: event.at)
+        return timeline(then, self._told(steps, matchers if places else None, len(places)))
