@@ -87,6 +87,7 @@ def real_prometheus(tmp_path: Path) -> Iterator[Callable[..., str]]:
             (file := tmp_path / f"{port}.yml").write_text(json.dumps(config))
             listen = f"127.0.0.1:{port}"
             command = [program, f"--config.file={file}", f"--storage.tsdb.path={tmp_path / str(port)}"]
+            command += ["--storage.tsdb.retention.time=90d"]
             log = servers.enter_context((tmp_path / f"{port}.log").open("a+"))
             server = subprocess.Popen([*command, f"--web.listen-address={listen}"], stdout=log, stderr=log)
             servers.callback(server.wait, 20)
