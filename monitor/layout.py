@@ -68,7 +68,7 @@ def layout(samples: Iterable[Sample]) -> Layout:
         is_config = not slots and metrics.is_cache_config(name)
         if not slots and not is_config:
             continue
-        identity = tuple((label, labels[label]) for label in metrics.IDENTITY if labels.get(label))
+        identity = tuple([(label, labels[label]) for label in metrics.IDENTITY if labels.get(label)])
         if identity not in found and len(found) >= MAX_ENGINES:
             continue
         if is_config:

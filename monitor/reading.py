@@ -102,12 +102,13 @@ _SERVER = -1
 
 
 def _read(page: Page, version: str | None) -> tuple[Layout, "array[float]", Snapshot]:
-    kind = _kind({sample.name for sample in page.samples})
+    names = {sample.name for sample in page.samples}
+    kind = _kind(names)
     laid = layout(page.samples if kind == "vllm" else ())
     numbers = array("d", (sample.value for sample in page.samples))
     is_v1 = bool(_OF_V1 & laid.seen) or any("engine" in dict(labels) for labels, _ in laid.engines)
     is_routed = any("server" in dict(labels) for labels, _ in laid.engines)
-    is_thinned = any(sample.name.startswith("ray_") for sample in page.samples)
+    is_thinned = any(name.startswith("ray_") for name in names)
     is_complete = {(metrics.NUM_GPU_BLOCKS.key, 0), (metrics.E2E.key, 0)} <= laid.seen and not is_thinned
     found = version_range(laid.seen, is_v0=not is_v1, is_complete=is_complete)
     versions = VersionRange.exactly(version) if version else None if is_routed else found
