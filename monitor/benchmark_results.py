@@ -83,6 +83,8 @@ def measurements_in(text: str) -> tuple[Measurement, ...]:
         results = [json.loads(text)]
     except ValueError:
         results = [_line(line) for line in text.splitlines() if line.strip()]
+    if not results:
+        raise InputError("file", "nothing", ACCEPTED)
     return tuple(made for result in results for made in _measurements(result))
 
 
@@ -160,7 +162,6 @@ def _guidellm(report: Table, benchmark: Any, where: str) -> Measurement:
     models = [table.get("model") for table in asked if isinstance(table, Mapping)]
     lengths = {key: _successful(said, f"{key}_token_count", where) for key in ("prompt", "output")}
     rate = _successful(said, "output_tokens_per_second", where)
-    times = {key: _successful(said, f"{key}_ms", where) for key in ("time_to_first_token", "inter_token_latency")}
     if rate is None:
         raise InputError(f"{where}.metrics.output_tokens_per_second", "no answered request", "at least one")
     totals = _table(said, "request_totals", where=f"{where}.metrics")
@@ -172,8 +173,8 @@ def _guidellm(report: Table, benchmark: Any, where: str) -> Measurement:
         requests=int(_number(totals, "successful", where)),
         concurrency=in_flight if isinstance(in_flight, int) else None,
         request_rate=_optional(strategy, "rate", where),
-        ttft=_of_guidellm(times["time_to_first_token"], where),
-        tpot=_of_guidellm(times["inter_token_latency"], where),
+        ttft=_of_guidellm(said, "time_to_first_token_ms", where),
+        tpot=_of_guidellm(said, "inter_token_latency_ms", where),
         itl=None,
         output_tokens_per_s=_number(rate, "mean", where),
     )
@@ -187,7 +188,8 @@ def _successful(metrics: Table, key: str, where: str) -> Table | None:
     return found if found.get("count") else None
 
 
-def _of_guidellm(found: Table | None, where: str) -> Spread | None:
+def _of_guidellm(metrics: Table, key: str, where: str) -> Spread | None:
+    found, where = _successful(metrics, key, where), f"{where}.metrics.{key}"
     if found is None:
         return None
     shares = _table(found, "percentiles", where=where)
@@ -199,8 +201,7 @@ def _of_guidellm(found: Table | None, where: str) -> Spread | None:
 
 def _aiperf(result: Table) -> Measurement:
     asked = _table(result, "input_config")
-    loads = [phase for phase in asked.get("phases", ()) if not phase.get("exclude_from_results")]
-    load = loads[-1] if loads else asked.get("loadgen", {})
+    load = _aiperf_load(asked)
     in_flight = _optional(load, "concurrency", "input_config")
     rate = _optional(load, "rate", "input_config")
     return Measurement(
@@ -216,6 +217,17 @@ def _aiperf(result: Table) -> Measurement:
         itl=_of_aiperf(result, "inter_chunk_latency"),
         output_tokens_per_s=_number(_table(result, "output_token_throughput"), "avg", "output_token_throughput"),
     )
+
+
+def _aiperf_load(asked: Table) -> Table:
+    """The phase that was measured; before 0.10 there was one, `loadgen`."""
+    phases = asked.get("phases")
+    if not isinstance(phases, Sequence) or not phases:
+        return _table(asked, "loadgen", where="input_config")
+    for number, phase in enumerate(phases):
+        if not isinstance(phase, Mapping):
+            raise InputError(f"input_config.phases[{number}]", phase, "a table")
+    return next((phase for phase in reversed(phases) if not phase.get("exclude_from_results")), phases[-1])
 
 
 def _aiperf_model(asked: Table) -> str:

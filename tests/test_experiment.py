@@ -1,6 +1,7 @@
 """The experiment on a real vLLM: what it measures, what it says of it, and that nothing is left however it ends."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -14,7 +15,7 @@ from uuid import uuid4
 import pytest
 
 from monitor.engine import INTERPRETER, Engine, EngineError, Stopped, started
-from monitor.experiment import Setup, _burst, experiment
+from monitor.experiment import Setup, _burst, _gpu, experiment
 from monitor.experiment_result import (
     KIND,
     Experiment,
@@ -159,6 +160,21 @@ def test_memory_and_port_are_checked_before(tiny_model: Path) -> None:
         port = taken.getsockname()[1]
         with pytest.raises(EngineError, match=f"something listens on http://127.0.0.1:{port} already"):
             experiment(Setup(model=tiny_model, port=port))
+
+
+def test_a_gpu_s_memory_is_asked_of_nvidia_smi(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for a GPU host: nine tenths of an H100 are more than the 60,000 MiB that others leave free."""
+    for name, says in (("nvidia-smi", "NVIDIA H100 80GB HBM3, 60000, 21000"), ("python", "vllm=0.32.0")):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho {says}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert _gpu() == ("NVIDIA H100 80GB HBM3", 60_000 * 2**20, 21_000 * 2**20)
+    with pytest.raises(
+        InputError, match=r"memory: found '58.6 GiB free', accepted: 71\.\d GiB or more, for utilization"
+    ):
+        experiment(Setup(model=tiny_model, python=tmp_path / "python"))
 
 
 # The real engine
