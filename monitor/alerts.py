@@ -33,7 +33,7 @@ BASELINE_DAYS, LEAST_DAYS = 14, 3
 """Earlier days whose same hour makes the baseline, and with fewer there is none  [days]."""
 SEVERITY = {Level.BAD: "critical", Level.WARNING: "warning", Level.UNKNOWN: "info"}
 
-_SAYS = {
+SAYS = {
     "down": "Prometheus gets no page from it.",
     "unreadable": "It answers, without the metrics of a vLLM engine.",
     "restart": "It began anew: what it held is gone, and its counters start at 0.",
@@ -96,7 +96,7 @@ def _alert(rule: Rule, expression: str, config: MonitorConfig) -> dict[str, obje
         "labels": {"severity": SEVERITY[rule.level], "rule": rule.key},
         "annotations": {
             "summary": f"{rule.word}: {place}",
-            "description": _SAYS[rule.key],
+            "description": SAYS[rule.key],
             "action": rule.action,
         },
     }
