@@ -64,10 +64,15 @@ class Series(NamedTuple):
 
 
 def gauges(history: Sequence[Snapshot], *quantities: str) -> list[Series]:
-    """Properties of EngineSnapshot, or gauges by their key, over time: a line for each engine and quantity."""
+    """Properties of EngineSnapshot, or gauges by their key, over time: a line for each engine and quantity.
+
+    Where a page stands for a minute or an hour, its mean is drawn, and a line of its highest beside it.
+    """
     pages = _thinned(history)
     points = [(page.wall or page.at, page.engines) for page in pages]
-    return _series(points, quantities, _gauge)
+    spread = {quantity for _, engines in points for engine in engines for quantity in engine.spread}
+    drawn = [line for each in quantities for line in (each, f"{each}{_HIGH}") if line == each or each in spread]
+    return _series(points, drawn, _gauge)
 
 
 def rates(history: Sequence[Snapshot], *quantities: str) -> list[Series]:
@@ -106,7 +111,14 @@ def _thinned(history: Sequence[Snapshot]) -> Sequence[Snapshot]:
 _BY_KEY = {metric.key: metric for metric in METRICS}
 
 
+_HIGH = "_high"
+
+
 def _gauge(engine: EngineSnapshot, quantity: str) -> float | None:
+    of = quantity.removesuffix(_HIGH)
+    if of in engine.spread:
+        return engine.spread[of].mean if of == quantity else engine.spread[of].high
+    quantity = of
     if hasattr(EngineSnapshot, quantity):
         value: float | None = getattr(engine, quantity)
         return value

@@ -1,9 +1,11 @@
 """Lines over time from short pages made by hand."""
 
+from dataclasses import replace
+
 from monitor.metrics import FINISHED, TTFT, WAITING_BY_REASON
 from monitor.reading import read
 from monitor.series import POINTS, as_csv, gauges, heat, rates, restarts, splits
-from monitor.snapshot import Snapshot
+from monitor.snapshot import Snapshot, Spread
 
 
 def at(time: float, running: int = 1, generated: int = 0, engines: tuple[str, ...] = ("0",)) -> Snapshot:
@@ -93,3 +95,14 @@ def test_csv_has_every_point_and_a_gap_has_no_value() -> None:
         "1970-01-01T00:17:20+00:00,Requests,running,4",
     ]
     assert lines[0].moments[0] == 1_000_000
+
+
+def test_a_page_that_stands_for_a_minute_shows_its_mean_and_its_highest() -> None:
+    """Two minutes as stored, then a page as read: that is its own mean and highest."""
+    stored = [
+        replace(page, engines=tuple(replace(e, spread={"running": Spread(0, 2.5, high)}) for e in page.engines))
+        for page, high in ((at(0, running=1), 9), (at(60, running=1), 7))
+    ]
+    mean, high = gauges([*stored, at(120, running=4)], "running")
+    assert (mean.name, mean.values) == ("running", (2.5, 2.5, 4))
+    assert (high.name, high.values) == ("running high", (9, 7, 4))
