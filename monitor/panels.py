@@ -10,7 +10,7 @@ from typing import NamedTuple
 from monitor import metrics
 from monitor.finding import Change, Event
 from monitor.metrics import Metric
-from monitor.series import Series, gauges, rates, restarts, splits
+from monitor.series import Series, gauges, peaks, rates, restarts, splits
 from monitor.snapshot import Snapshot
 from planner import units
 from planner.verdict import Level
@@ -128,7 +128,7 @@ LENGTHS = (metrics.PROMPT_LENGTH, metrics.PREFILL_COMPUTED, metrics.OUTPUT_LENGT
 def lines(panel: Panel, history: Sequence[Snapshot]) -> list[Series]:
     """What there is to draw; empty where nothing is reported or nothing happened."""
     if panel.split is not None:
-        found = splits(history, panel.split)
+        found = [line for line in splits(history, panel.split) if any(line.known)]
     else:
         found = [*_named(gauges, panel.now, history), *_named(rates, panel.past, history)]
     known = [line for line in found if line.known]
@@ -144,6 +144,8 @@ def _named(drawn: Callable[..., list[Series]], names: Mapping[str, str], history
         else:
             found += [line._replace(name=line.name.replace(quantity.replace("_", " "), name, 1)) for line in engines]
             found += [_over(engines, fmean, f"{name}, mean")] if len(engines) > 1 else []
+            highest = peaks(history, quantity) if drawn is gauges else []
+            found += [_over(highest, max, f"{name}, highest")] if highest else []
     return found
 
 

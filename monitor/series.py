@@ -66,13 +66,19 @@ class Series(NamedTuple):
 def gauges(history: Sequence[Snapshot], *quantities: str) -> list[Series]:
     """Properties of EngineSnapshot, or gauges by their key, over time: a line for each engine and quantity.
 
-    Where a page stands for a minute or an hour, its mean is drawn, and a line of its highest beside it.
+    Where a page stands for a minute or an hour, its mean is drawn.
     """
     pages = _thinned(history)
     points = [(page.wall or page.at, page.engines) for page in pages]
-    spread = {quantity for _, engines in points for engine in engines for quantity in engine.spread}
-    drawn = [line for each in quantities for line in (each, f"{each}{_HIGH}") if line == each or each in spread]
-    return _series(points, drawn, _gauge)
+    return _series(points, quantities, _gauge)
+
+
+def peaks(history: Sequence[Snapshot], *quantities: str) -> list[Series]:
+    """The highest that was seen in the minute or hour each page stands for; none where each is but a moment."""
+    pages = _thinned(history)
+    spread = {quantity for page in pages for engine in page.engines for quantity in engine.spread}
+    points = [(page.wall or page.at, page.engines) for page in pages]
+    return _series(points, [quantity for quantity in quantities if quantity in spread], _peak)
 
 
 def rates(history: Sequence[Snapshot], *quantities: str) -> list[Series]:
@@ -111,18 +117,17 @@ def _thinned(history: Sequence[Snapshot]) -> Sequence[Snapshot]:
 _BY_KEY = {metric.key: metric for metric in METRICS}
 
 
-_HIGH = "_high"
-
-
 def _gauge(engine: EngineSnapshot, quantity: str) -> float | None:
-    of = quantity.removesuffix(_HIGH)
-    if of in engine.spread:
-        return engine.spread[of].mean if of == quantity else engine.spread[of].high
-    quantity = of
+    if quantity in engine.spread:
+        return engine.spread[quantity].mean
     if hasattr(EngineSnapshot, quantity):
         value: float | None = getattr(engine, quantity)
         return value
     return engine.number(_BY_KEY[quantity])
+
+
+def _peak(engine: EngineSnapshot, quantity: str) -> float | None:
+    return engine.spread[quantity].high if quantity in engine.spread else _gauge(engine, quantity)
 
 
 class Heat(NamedTuple):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from monitor.metrics import FINISHED, TTFT, WAITING_BY_REASON
 from monitor.reading import read
-from monitor.series import POINTS, as_csv, gauges, heat, rates, restarts, splits
+from monitor.series import POINTS, as_csv, gauges, heat, peaks, rates, restarts, splits
 from monitor.snapshot import Snapshot, Spread
 
 
@@ -103,6 +103,7 @@ def test_a_page_that_stands_for_a_minute_shows_its_mean_and_its_highest() -> Non
         replace(page, engines=tuple(replace(e, spread={"running": Spread(0, 2.5, high)}) for e in page.engines))
         for page, high in ((at(0, running=1), 9), (at(60, running=1), 7))
     ]
-    mean, high = gauges([*stored, at(120, running=4)], "running")
-    assert (mean.name, mean.values) == ("running", (2.5, 2.5, 4))
-    assert (high.name, high.values) == ("running high", (9, 7, 4))
+    pages = [*stored, at(120, running=4)]
+    assert [line.values for line in gauges(pages, "running")] == [(2.5, 2.5, 4)]
+    assert [line.values for line in peaks(pages, "running", "waiting")] == [(9, 7, 4)]
+    assert peaks([at(0), at(60)], "running") == []
