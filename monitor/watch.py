@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from monitor import scrape
 from monitor.collector import Collector, address
@@ -29,7 +29,9 @@ from planner.errors import InputError
 PAST = 900.0
 """What comes back after a restart: as much as the collector keeps  [s]."""
 PAST_POINTS = 180
-"""At most so many of its pages  [snapshots]."""
+"""Of one server at most so many pages  [snapshots]."""
+PAST_PAGES = 9_000
+"""Of all servers at most so many, as half a millisecond is spent on each  [snapshots]."""
 TIMELINE = 86_400.0
 """How far back the store is asked what was found before a restart  [s]."""
 RECENT = 1_000
@@ -41,11 +43,19 @@ _RULE = {rule.key: rule for rule in RULES}
 
 @dataclass(slots=True)
 class _Judged:
-    """A target's Judge, and what was said to have begun before this Judge did and has not been seen by it yet."""
+    """A target's Judge; what was said to have begun before this Judge did, and since when where it has seen it too."""
 
     judge: Judge
-    said: dict[Key, Event]
     began: float
+    said: dict[Key, Event]
+    since: dict[Key, float] = field(default_factory=dict)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        return tuple(
+            replace(finding, since=min(finding.since, self.since.get(_key(finding.condition), finding.since)))
+            for finding in self.judge.findings
+        )
 
 
 class Watch:
@@ -115,10 +125,8 @@ class Watch:
                 self._notifier.close()
                 self._notifier = Notifier(config.webhooks, self._post)
             if config.thresholds != before.thresholds:
-                for name, judged in list(self._judged.items()):
-                    begun = {_key(one.condition): _event(Change.BEGAN, one) for one in judged.judge.findings}
-                    self._said[name] = {**judged.said, **begun}
-                    self._judged.pop(name, None)
+                for name in list(self._judged):
+                    self._judge_anew(name)
             self._keep()
 
     def watch(self, url: str) -> None:
@@ -134,12 +142,14 @@ class Watch:
 
     def _keep(self) -> None:
         """Scrape what the config names and visitors typed, and forget what is neither."""
-        configured = {target.name for target in self.config.targets}
-        visited = (target for name, target in self._visited.items() if name not in configured)
-        self._collector.keep((*self.config.targets, *visited))
+        for target in self.config.targets:
+            self._visited.pop(target.name, None)
+        self._collector.keep((*self.config.targets, *self._visited.values()))
         kept = {target.name for target in self._collector.targets}
         for name in [name for name in list(self._judged) if name not in kept]:
-            self._judged.pop(name, None)
+            if (judged := self._judged.pop(name, None)) is not None:
+                for finding in judged.findings:  # else nobody would ever say that they ended
+                    self._say(replace(_event(Change.ENDED, finding), at=self._wall()), judged.judge.target)
 
     def _opened(self, config: MonitorConfig) -> Store:
         try:
@@ -161,7 +171,7 @@ class Watch:
         """One server now, by its name or its address."""
         found = self._collector.state(self._name(name))
         judged = None if found is None else self._judged.get(found.name)
-        return found if found is None or judged is None else replace(found, findings=judged.judge.findings)
+        return found if found is None or judged is None else replace(found, findings=judged.findings)
 
     def snapshots(self, name: str, start: float, end: float, points: int = 240) -> Sequence[Snapshot]:
         """Those of the store, and of the ring those that the store has not got yet. All have `at` in Unix time."""
@@ -202,11 +212,13 @@ class Watch:
 
     def _past(self, target: Target) -> Sequence[Snapshot]:
         """What the store knows of a target that is new here, its times on our clock."""
-        if self._judged.pop(target.name, None) is not None:
+        if target.name in self._judged:
+            self._judge_anew(target.name)
             return ()  # known under another address: those were the pages of another server
         now = self._wall()
         offset = self._clock() - now
-        pages = self._store.snapshots(target.name, now - PAST, now, PAST_POINTS)
+        reach = min(PAST, PAST_PAGES * self.config.interval / max(1, len(self._collector.targets)))
+        pages = self._store.snapshots(target.name, now - reach, now, PAST_POINTS)
         self._said[target.name] = _begun(self._store.events(now - TIMELINE, now, target.name))
         return [replace(page, at=page.wall + offset) for page in pages if page.wall is not None and page.wall < now]
 
@@ -214,10 +226,19 @@ class Watch:
         if state.latest is not None and not state.failures:
             self._store.add(state.name, state.latest)
         for event in self._changes(state):
-            self._recent.append(event)
-            self._store.add_event(event)
-            if state.name not in self._visited:
-                self._notifier.tell(event, state.target)
+            self._say(event, state.target)
+
+    def _say(self, event: Event, target: Target) -> None:
+        self._recent.append(event)
+        self._store.add_event(event)
+        if target.name not in self._visited:
+            self._notifier.tell(event, target)
+
+    def _judge_anew(self, name: str) -> None:
+        """Forget the Judge but not what it said."""
+        if (judged := self._judged.pop(name, None)) is not None:
+            begun = {_key(one.condition): _event(Change.BEGAN, one) for one in judged.findings}
+            self._said[name] = {**judged.said, **begun}
 
     def _changes(self, state: TargetState) -> Iterator[Event]:
         """What began and ended with this scrape, said once, whether this Judge saw it begin or one before it."""
@@ -227,17 +248,25 @@ class Watch:
         if judged is None:
             before = state.history if state.failures else state.history[:-1]
             judge = replay(state.target, thresholds, before)
-            judged = _Judged(judge, self._said.pop(state.name, {}), self._clock())
+            judged = _Judged(judge, self._clock(), self._said.pop(state.name, {}))
             self._judged[state.name] = judged
         said, wall = judged.said, self._wall()
         events = judged.judge.update(state, self._usual(state.name, thresholds, wall))
         found = {_key(finding.condition): finding for finding in judged.judge.findings}
         told = {_key(event) for event in events}
         for event in events:
-            if said.pop(_key(event), None) is None or event.change is Change.ENDED:
+            before_us = said.pop(_key(event), None)
+            if event.change is Change.ENDED:
+                judged.since.pop(_key(event), None)
                 yield event
+            elif before_us is None:
+                yield event
+            else:
+                judged.since[_key(event)] = before_us.at
         for key, finding in found.items():
-            if said.pop(key, None) is None and is_new and key not in told:
+            if (before_us := said.pop(key, None)) is not None:
+                judged.since[key] = before_us.at
+            elif is_new and key not in told:
                 yield replace(_event(Change.BEGAN, finding), at=wall)
         for key, event in list(said.items()):
             if self._clock() - judged.began > _patience(event, thresholds):

@@ -147,6 +147,17 @@ def test_a_restart_keeps_since_and_says_nothing_twice(world: World) -> None:
     assert heard(world, 2)[1:] == [("chat-1", "usage_alarm", "ended")]
 
 
+def test_since_is_kept_longer_than_the_pages_that_come_back(world: World) -> None:
+    world.usage["gpu1"] = 0.97
+    world.go_on(1500)
+    world.crash()
+    world.go_on(30)
+    state = world.watch.state("chat-1")
+    assert state is not None
+    assert [finding.since - START for finding in state.findings] == [30.0]  # when it was said: 20 s after it began
+    assert heard(world, 1) == [("chat-1", "usage_alarm", "began")]
+
+
 def test_the_last_quarter_of_an_hour_comes_back_and_a_rate_goes_over_the_gap(world: World) -> None:
     world.go_on(60)
     world.crash(off=20)
@@ -181,6 +192,9 @@ def test_what_goes_on_over_a_restart_is_not_said_again(world: World) -> None:
     world.crash(off=60)
     world.go_on(300)
     assert world.words("chat-1") == ["down"]
+    state = world.watch.state("chat-1")
+    assert state is not None
+    assert state.findings[0].since < START + 60
     world.usage["gpu1"] = 0.2
     world.go_on(60)
     assert [(rule, change) for _, rule, change in world.timeline()] == [("down", "began"), ("down", "ended")]
@@ -310,6 +324,15 @@ def test_a_name_that_moved_to_another_server_begins_anew(world: World) -> None:
     assert state is not None
     assert len(state.history) == 1
     assert world.watch.state("gpu1:8000") is None
+
+
+def test_a_server_that_is_no_longer_watched_has_no_finding_left_open(world: World) -> None:
+    world.usage["gpu1"] = world.usage["gpu2"] = 0.97
+    world.go_on(60)
+    world.watch.reload(replace(world.watch.config, targets=(replace(CHAT, url="gpu5:8000"),)))
+    assert heard(world, 3)[2:] == [("chat-2", "usage_alarm", "ended")]
+    world.go_on(120)  # chat-1 is another server now, which is well
+    assert heard(world, 4)[3:] == [("chat-1", "usage_alarm", "ended")]
 
 
 def test_a_receiver_that_fails_is_said(world: World) -> None:
