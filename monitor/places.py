@@ -8,6 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from monitor import metrics
@@ -31,9 +32,7 @@ class Place(NamedTuple):
 
     @classmethod
     def of(cls, labels: Mapping[str, str]) -> "Place":
-        cluster, job, namespace, pod, instance = (labels.get(label, "") for label in PLACED_BY)
-        port = re.search(r":\d+$", instance) if pod else None
-        return cls(cluster, job, namespace, pod, port[0] if port else instance)
+        return _place(*(labels.get(label, "") for label in PLACED_BY))
 
     @property
     def name(self) -> str:
@@ -60,9 +59,15 @@ class Place(NamedTuple):
     @property
     def selector(self) -> str:
         """PromQL that matches its series and no other server's."""
-        exact = [f"{label}={json.dumps(text)}" for label, text in zip(PLACED_BY[:-1], self[:-1], strict=True)]
-        address = re.escape(self.address)
-        return ",".join([*exact, f"instance=~{json.dumps(f'.*{address}' if address.startswith(':') else address)}"])
+        exact = [f"{label}={_quoted(text)}" for label, text in zip(PLACED_BY[:-1], self[:-1], strict=True)]
+        address = ".*" * self.address.startswith(":") + re.escape(self.address)
+        return ",".join([*exact, f"instance=~{_quoted(address)}"])
+
+
+@lru_cache(maxsize=4096)
+def _place(cluster: str, job: str, namespace: str, pod: str, instance: str) -> Place:
+    port = re.search(r":\d+$", instance) if pod else None
+    return Place(cluster, job, namespace, pod, port[0] if port else instance)
 
 
 def selector(*matchers: str, names: Sequence[str] = ()) -> str:
@@ -71,7 +76,7 @@ def selector(*matchers: str, names: Sequence[str] = ()) -> str:
     >>> selector('{job="vllm"}', "", names=["up"])
     '{__name__=~"up",job="vllm"}'
     """
-    named = f"__name__=~{json.dumps('|'.join(names))}" if names else ""
+    named = f"__name__=~{_quoted('|'.join(names))}" if names else ""
     return "{" + ",".join(filter(None, (named, *(matcher.strip("{}, ") for matcher in matchers)))) + "}"
 
 
@@ -81,7 +86,12 @@ def among(label: str, values: Iterable[str]) -> str:
     >>> print(among("job", ["vllm", "a.b"]))
     job=~"a\\\\.b|vllm"
     """
-    return f"{label}=~{json.dumps('|'.join(map(re.escape, sorted(values))), ensure_ascii=False)}"
+    return f"{label}=~{_quoted('|'.join(map(re.escape, sorted(values))))}"
+
+
+def _quoted(text: str) -> str:
+    """As a PromQL string, which JSON's are too."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _engine_names(chosen: Iterable[Metric]) -> str:
@@ -138,8 +148,7 @@ def said(pages: Iterable[Mapping[str, Any]], times: Iterable[Mapping[str, Any]])
         about = found[Place.of(series["metric"])]
         for step, text in series["values"]:
             about.times[step] = max(float(text), about.times.get(step, 0.0))
-    placed = ((_prefix(series["metric"]), Place.of(series["metric"]), series["values"]) for series in pages)
-    for prefix, place, values in sorted(placed):
+    for prefix, place, values in sorted(map(_placed, pages)):
         about = found[place]
         if prefix.startswith(f"{_TARGET_UP}{{"):
             about.up |= {step: max(float(text), about.up.get(step, 0.0)) for step, text in values}
@@ -149,15 +158,19 @@ def said(pages: Iterable[Mapping[str, Any]], times: Iterable[Mapping[str, Any]])
     return found
 
 
-def _prefix(labels: Mapping[str, str]) -> str:
-    """The line of a series up to its number, as the server wrote it: what Prometheus added is taken off again."""
-    own = {
-        name.removeprefix("exported_"): text
-        for name, text in labels.items()
-        if name not in PLACED_BY and name != "__name__" and _LABEL.fullmatch(name)
-    }
-    inside = ",".join(f'{name}="{_escaped(text)}"' for name, text in own.items())
-    return f"{labels['__name__']}{{{inside}}} "
+def _placed(series: Mapping[str, Any]) -> tuple[str, Place, Any]:
+    labels = series["metric"]
+    own = tuple(label for label in labels.items() if label[0] not in PLACED_BY)
+    return _prefix(own), Place.of(labels), series["values"]
+
+
+@lru_cache(maxsize=16_384)
+def _prefix(labels: tuple[tuple[str, str], ...]) -> str:
+    """The line of a series up to its number, as the server wrote it. Cached: servers of one model write the same."""
+    own = {name.removeprefix("exported_"): text for name, text in labels if _LABEL.fullmatch(name)}
+    name = own.pop("__name__")
+    inside = ",".join(f'{label}="{_escaped(text)}"' for label, text in own.items())
+    return f"{name}{{{inside}}} "
 
 
 def _escaped(text: str) -> str:

@@ -51,8 +51,8 @@ _REMEMBERED = "1d"
 """A server that has said something within this time is still looked for."""
 _MAX_POINTS = 10_000
 """Of a series in one query; Prometheus refuses more than 11,000  [points]."""
-_MAX_SAMPLES = 400_000
-"""In one answer, about 10 MB; Prometheus itself reads up to 50 million  [samples]."""
+_MAX_SAMPLES = 200_000
+"""In one answer, about 5 MB and 50 MB of memory; Prometheus itself reads up to 50 million  [samples]."""
 _SERIES = 300
 """What one server's page is thought to have  [series]."""
 _MAX_PAGES = 3000

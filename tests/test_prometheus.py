@@ -248,3 +248,17 @@ def test_a_pod_stays_the_same_server_when_its_address_changes() -> None:
     for each in (before, after):
         assert (each.engines[0].model_name, each.engines[0].labels) == ('a "b" \\ c', {"instance": "own"})
         assert each.engines[0].running == 3
+
+
+def test_a_large_fleet_is_asked_in_parts(monkeypatch: pytest.MonkeyPatch, stub: tuple[Stub, str]) -> None:
+    """Of bounded size: here four steps at a time, and each of the steps once."""
+    answering, url = stub
+    monkeypatch.setattr("monitor.prometheus._MAX_SAMPLES", 4 * 300)
+    source = PrometheusSource(PrometheusServer(url=url), wall=lambda: 1.8e9 + 1)
+    eventually(lambda: newest(source, "chat/gpu1:8000"))
+    state = source.state("chat/gpu1:8000")
+    assert state is not None
+    assert [page.at for page in state.history] == [*range(1_800_000_000 - 895, 1_800_000_001, 5)]
+    asked = [query for query in answering.queries if "timestamp(" in query.get("query", "") and "start" in query]
+    assert len(asked) == 180 / 4
+    assert {int(query["end"]) - int(query["start"]) for query in asked} == {15}
