@@ -6,7 +6,7 @@ from math import inf, nextafter
 from statistics import median
 from typing import Any
 
-from sqlalchemy import Connection, Integer, cast, func, select
+from sqlalchemy import BigInteger, Connection, cast, func, select
 
 from monitor import metrics
 from monitor.finding import Change, Event
@@ -100,7 +100,7 @@ def _rows(connection: Connection, name: str, resolution: int, start: float, end:
     )
     asked = select(PAGES).where(*here)
     if every > max(resolution, 1):
-        bucket = cast((PAGES.c.at - start) / every, Integer)
+        bucket = cast(PAGES.c.at / every, BigInteger)  # the same ones while the window moves on
         asked = select(PAGES).where(
             PAGES.c.id.in_(select(func.max(PAGES.c.id)).where(*here).group_by(bucket, PAGES.c.began))
         )

@@ -269,17 +269,18 @@ def test_a_year(store: Store, path: Path, clock: Clock) -> None:
     assert kept == [
         # 6 hours before end + 55 s: the 10 minutes of 120 pages, and those each 10 minutes before
         (0, 120 + 34, end - 21_000),
-        # 14 days: 13 with two a day and the one with 143, then 9 whole minutes of the last 10
-        (60, 26 + 143 + 9, end - 14 * day + 43200),
-        # 366 days: 365 with two a day and the one at the border, then the hours of the last day
-        (3600, 2 * 365 + 24, end - 366 * day + 43200),
+        # 14 days: two a day from 13.5 to 1.5 days before the end, 143 on the last day, the whole minutes of the last 10
+        (60, 25 + 143 + 9, end - 13.5 * day),
+        # 366 days: two a day from 365.5 to 1.5 days before the end, then the whole hours of the last day
+        (3600, 729 + 23, end - 365.5 * day),
     ]
     year = store.snapshots("chat", end - 366 * day, end)
     assert 230 <= len(year) <= 250
     assert tokens(year) == sorted(tokens(year))  # type: ignore[type-var]
     assert year[-1].wall == end - 5
-    fortnight = store.snapshots("chat", end - 14 * day, end, points=20_000)
-    assert len(fortnight) == 26 + 143 + 9 + 12
+    fortnight = store.snapshots("chat", end - 14 * day, end, points=14 * 1440)
+    # An hour's page at the border, where the minute's is gone; the last minute is not over: its last page.
+    assert len(fortnight) == 1 + 25 + 143 + 9 + 1
     assert tokens(store.snapshots("chat", end - 600, end)) == list(range(len(times) - 120, len(times)))
 
 
