@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import IO
 
 GRACE = 10.0
 """How long a process that was asked to end may take before it is killed  [s]."""
+_TIDYING = 2.0  # what outlives the command may take: Python's tracker removes shared memory then  [s]
 _ENDED = 0.1  # how often the command is looked at  [s]
 
 
@@ -55,12 +57,19 @@ def _main(command: list[str]) -> int:
             _send(child.pid, signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
                 child.wait(GRACE)
-        _send(child.pid, signal.SIGKILL)  # what is left of its group
+        deadline = time.monotonic() + _TIDYING
+        while _send(child.pid, 0) and time.monotonic() < deadline:
+            time.sleep(_ENDED)
+        _send(child.pid, signal.SIGKILL)
 
 
-def _send(group: int, request: signal.Signals) -> None:
-    with suppress(ProcessLookupError):
+def _send(group: int, request: int) -> bool:
+    """Whether there was anybody to send it to; 0 only asks."""
+    try:
         os.killpg(group, request)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 if __name__ == "__main__":
