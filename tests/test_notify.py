@@ -2,10 +2,8 @@
 
 import json
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -16,6 +14,8 @@ from monitor.notify import Notifier
 from monitor.scrape import Scrape
 from monitor.targets import Target
 from planner.verdict import Level
+from tests.hooks import receiver
+from tests.servers import eventually
 
 TARGET = Target(
     name="chat-1", url="http://gpu1:8000", group="chat", labels={"region": "eu"}, headers={"Authorization": "secret"}
@@ -33,54 +33,6 @@ SATURATED = Event(
 )
 
 
-class Receiver(ThreadingHTTPServer):
-    """Keeps what is posted, and answers with the statuses it is given, then with 200."""
-
-    daemon_threads = True
-
-    def __init__(self, statuses: list[int]) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.statuses = statuses
-        self.bodies: list[dict[str, object]] = []
-        self.headers: list[Mapping[str, str]] = []
-        self.gate = threading.Event()
-        self.gate.set()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/hook/s3cret"
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Receiver
-
-    def do_POST(self) -> None:
-        self.server.gate.wait(20)
-        content = self.rfile.read(int(self.headers["Content-Length"]))
-        status = self.server.statuses.pop(0) if self.server.statuses else 200
-        self.server.headers.append(dict(self.headers))
-        self.server.bodies.append(json.loads(content) | {"answered": status})
-        self.send_response(status)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Quiet."""
-
-
-@contextmanager
-def receiver(*statuses: int) -> Iterator[Receiver]:
-    with Receiver(list(statuses)) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.gate.set()
-            server.shutdown()
-            thread.join()
-
-
 @contextmanager
 def telling(*webhooks: Webhook, pauses: tuple[float, ...] = (0.01, 0.02)) -> Iterator[Notifier]:
     notifier = Notifier(webhooks, pauses=pauses)
@@ -88,13 +40,6 @@ def telling(*webhooks: Webhook, pauses: tuple[float, ...] = (0.01, 0.02)) -> Ite
         yield notifier
     finally:
         notifier.close()
-
-
-def eventually(is_true: Callable[[], object], patience: float = 20.0) -> None:
-    deadline = time.monotonic() + patience
-    while not is_true():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.005)
 
 
 def numbered(number: int) -> Event:
