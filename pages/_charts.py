@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from math import log10
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import plotly.graph_objects as go
 import streamlit as st
+from plotly.basedatatypes import BaseFigure
 
 from planner.article_speed import Rates
 from planner.compression import Outcome
@@ -28,7 +29,7 @@ THRESHOLD = "#808080"  # readable on white and on black
 class Chart(NamedTuple):
     """A figure and what it says, for those who do not see it."""
 
-    figure: go.Figure | dict[str, Any]
+    figure: BaseFigure
     alt: str
 
 

@@ -119,6 +119,7 @@ def fleet(found: Sequence[Member], page: str, address: Mapping[str, str]) -> lis
 
 FLEET_COLUMNS = {
     "Server": st.column_config.LinkColumn(display_text=r"endpoint=([^&]*)", help="Opens the live page"),
+    "Verdict": st.column_config.TextColumn(width=150),
     "KV in use": st.column_config.ProgressColumn(
         format="percent", min_value=0, max_value=1, help="Of its fullest engine"
     ),

@@ -1,9 +1,11 @@
 """The monitor's pages on servers in recorded states: what they show is what was recorded."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import plotly.graph_objects as go
 import pytest
 from streamlit.testing.v1 import AppTest
 
@@ -81,6 +83,9 @@ def cards(page: AppTest) -> dict[str, tuple[str, str]]:
 
 
 def charts(page: AppTest) -> list[str]:
+    """Titles of the charts, each of which plotly finds no fault with."""
+    for chart in page.get("plotly_chart"):
+        go.Figure(json.loads(chart.proto.spec))
     return [chart.proto.alt.partition(" over time")[0] for chart in page.get("plotly_chart")]
 
 
@@ -203,6 +208,7 @@ def test_those_who_may_not_edit_are_told_who_may(opened: Open, sources: Sources)
 def test_history_draws_the_span_with_its_events(opened: Open) -> None:
     found = opened("history", endpoint="chat-2")
     assert "**Trouble.** 1 bad and 0 warning findings began" in boxes(found)
+    assert "Time to first token" in charts(found)
     alt = found.get("plotly_chart")[0].proto.alt
     assert "Tokens, output: 531 tokens/s now" in alt
     assert "usual at this hour: 500 tokens/s, low below 400 tokens/s" in alt
