@@ -42,6 +42,8 @@ PAUSE = 2
 """After a failed read nobody waits for the next one for so long  [cycles]."""
 EXPIRY = 60.0
 """Between two looks for what has expired  [s]."""
+DELETIONS = 20
+"""Of 500 rows each, in one cycle: after a long pause there is much to delete  [deletions]."""
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _FAILURES = (SQLAlchemyError, OSError, zlib.error, ValueError, LookupError)
 _SIDE_FILES = ("", "-wal", "-shm")
@@ -151,6 +153,8 @@ class Store:
         if thread is not None:
             thread.join()
         self.flush()
+        if self._cannot_write:
+            _log.warning("%s, and are lost", self._cannot_write)
         if self._is_ready:
             with suppress(*_FAILURES), writing(self._engine) as connection:
                 self._recording.release(connection)
@@ -222,9 +226,10 @@ class Store:
             self._note(f"{self._dropped:,} pages were lost while the store could not be written.")
             self._dropped = 0
         if abs(now - self._expired_at) >= EXPIRY:
-            while self._delete_expired(now) and not self._closing.is_set():
-                pass
-            self._expired_at = now
+            for _ in range(DELETIONS):
+                if not self._delete_expired(now):
+                    self._expired_at = now
+                    break
 
     def _delete_expired(self, now: float) -> bool:
         assert self._engine is not None
