@@ -3,6 +3,7 @@
 python -m monitor snapshot URL [--seconds S] [--json]
 python -m monitor read FILE.prom [LATER.prom --seconds S] [--json]
 python -m monitor compare PLAN.json URL [--seconds S] [--json]
+python -m monitor headroom PLAN.json URL [--seconds 60] [--json]
 python -m monitor calibrate PLAN.json URL [--seconds 300] [--name NAME] [--write FILE] [--json]
 python -m monitor experiment --model DIR [--kv-cache-dtype auto --kv-cache-dtype fp8] [--repeat 3] [--json]
 python -m monitor rules --format prometheus|alertmanager|grafana|scrape [--config FILE]
@@ -99,6 +100,21 @@ def _parser() -> argparse.ArgumentParser:
     )
     held.set_defaults(command=_compare)
 
+    room = commands.add_parser("headroom", help="how much more traffic a running server takes, as planned")
+    room.add_argument("plan", type=Path, help="what `python -m planner plan … --json` printed")
+    room.add_argument("url", help="http://host:8000, with or without /metrics")
+    room.add_argument(
+        "--seconds",
+        type=_duration,
+        default=60.0,
+        metavar="S",
+        help="arrivals are counted so long (default %(default)s)",
+    )
+    room.add_argument(
+        "--timeout", type=_duration, default=TIMEOUT, metavar="S", help="wait at most S seconds (%(default)s)"
+    )
+    room.set_defaults(command=_headroom)
+
     learnt = commands.add_parser("calibrate", help="a plan's speed as a running server under real traffic has it")
     learnt.add_argument("plan", type=Path, help="what `python -m planner plan … --json` printed")
     learnt.add_argument("url", help="http://host:8000, with or without /metrics")
@@ -137,7 +153,7 @@ def _parser() -> argparse.ArgumentParser:
     rules.add_argument("--config", type=Path, metavar="FILE", help="monitor.toml (default: the dashboard's own)")
     rules.set_defaults(command=_rules)
 
-    for command in (live, files, held, learnt, tried):
+    for command in (live, files, held, room, learnt, tried):
         command.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
@@ -169,6 +185,27 @@ def _compare(options: argparse.Namespace) -> None:
         print(json.dumps(finite({"engines": [deviation.as_json(each) for each in found]})))
     else:
         print("\n\n".join(deviation.as_text(each) for each in found))
+
+
+def _headroom(options: argparse.Namespace) -> None:
+    from monitor.arrivals import load
+    from planner import headroom
+    from planner.record import from_json
+
+    made = from_json(_json(options.plan))
+    version = engine_version(options.url)
+    first = _scraped(options, version)
+    time.sleep(options.seconds)
+    seen = load(window(first, _scraped(options, version)))
+    if seen is None:
+        raise _UnreadableError(f"{options.url}: it does not say how many requests ended")
+    if seen.workload is not None:
+        made = made.on(workload=seen.workload)
+    found = headroom.headroom(made, seen.requests_per_s)
+    if options.json:
+        print(json.dumps(finite({**headroom.as_json(found), "workload": asdict(made.workload)})))
+    else:
+        print(headroom.as_text(found), f"  for {made.inputs}", sep="\n")
 
 
 def _experiment(options: argparse.Namespace) -> None:

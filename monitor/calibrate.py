@@ -23,8 +23,9 @@ from monitor.window import EngineWindow, window
 from planner.calibration import TERMS, Calibration, engine_of
 from planner.errors import InputError
 from planner.latency import Latency, latency
-from planner.plan import Plan
+from planner.plan import Plan, plan
 from planner.units import count, duration, share
+from planner.verdict import Level, Verdict
 
 LEAST_WINDOWS = 8
 """Windows with traffic that a calibration rests on at least  [windows]."""
@@ -32,6 +33,9 @@ WINDOW = 20.0
 """Length of a window: many steps, and a load that hardly changes in it  [s]."""
 NARROWEST = 0.03
 """No range is narrower than this share of the prediction, however well a fit went  [ratio]."""
+CLOSE = 0.10
+"""Median error of TPOT up to which a calibration is called good  [ratio]."""
+_LONGER = "Take a longer span, with more kinds of load in it."
 _SPREAD = (0.1, 0.9)
 METRICS = {"tpot_s": "tpot", "ttft_s": "ttft", "output_tokens_per_s": "output_tokens_per_s"}
 """A plan's figures of speed, and what a calibration calls their ranges."""
@@ -65,6 +69,67 @@ def windows(history: Sequence[Snapshot], seconds: float = WINDOW) -> list[Engine
     return [each for before, after in pairwise(pages) for each in window(before, after).engines]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What a server's history gives a calibration.
+
+    steady     the traffic it may rest on
+    windows    of the history, all engines'            [windows]
+    preempted  left out, for requests were thrown back  [windows]
+    """
+
+    steady: tuple[Traffic, ...]
+    windows: int
+    preempted: int
+
+    @property
+    def finding(self) -> str:
+        """What there is, and what is left out."""
+        idle = self.windows - len(self.steady) - self.preempted
+        return (
+            f"{count(len(self.steady))} of {count(self.windows, 'windows')} can be used; in {count(idle)} too little "
+            f"was served or the server restarted, in {count(self.preempted)} requests were preempted."
+        )
+
+    @property
+    def lack(self) -> str:
+        """What is missing for a calibration, empty where nothing is."""
+        missing = LEAST_WINDOWS - len(self.steady)
+        if missing <= 0:
+            return ""
+        return f"{count(missing, 'windows' if missing > 1 else 'window')} more with traffic, {LEAST_WINDOWS} in all"
+
+
+def evidence(history: Sequence[Snapshot], seconds: float = WINDOW) -> Evidence:
+    """One server's history, cut into windows of about this length."""
+    cut = windows(history, seconds)
+    seen = [found for each in cut if (found := traffic(each)) is not None]
+    usable = tuple(each for each in seen if not each.preemptions)
+    return Evidence(steady=usable, windows=len(cut), preempted=len(seen) - len(usable))
+
+
+def verdict(found: Calibration, later: Sequence[Accuracy]) -> Verdict:
+    """Whether plans are better off with it, judged by the time between tokens in windows it was not fitted on."""
+    context = (
+        f"{found.model} on {found.gpu}, {found.engine}: {count(found.windows, 'windows')}, {duration(found.seconds)}"
+    )
+    tpot = next((each for each in later if each.metric == "tpot_s"), None)
+    if tpot is None:
+        reason = "no later windows are left to prove it on."
+        return Verdict(level=Level.WARNING, word="Unproven", reason=reason, action=_LONGER, context=context)
+    held = f"On {count(tpot.windows, 'later windows')} TPOT is off by {share(tpot.after)} in the middle"
+    if tpot.before is not None and tpot.before <= tpot.after:
+        reason = f"{held}, and by {share(tpot.before)} without it."
+        action = "Leave the plan as it is, or take a span with more kinds of load."
+        return Verdict(level=Level.WARNING, word="No better", reason=reason, action=action, context=context)
+    before = "it has no speed without it" if tpot.before is None else f"by {share(tpot.before)} without it"
+    reason = f"{held}, {before}; {share(tpot.covered)} of them are in its range."
+    if tpot.after > CLOSE:
+        return Verdict(level=Level.WARNING, word="Rough", reason=reason, action=_LONGER, context=context)
+    action = "Save it, and choose it under Calibration in the sidebar."
+    return Verdict(level=Level.GOOD, word="Calibrated", reason=reason, action=action, context=context)
+
+
 def as_text(found: Calibration, later: Sequence[Accuracy]) -> str:
     """A calibration for a terminal: its terms with their errors, and the error before and after on later windows."""
     head = f"{found.name}: {found.model} on {found.gpu}, {count(found.windows, 'windows')}, {duration(found.seconds)}"
@@ -77,6 +142,13 @@ def as_text(found: Calibration, later: Sequence[Accuracy]) -> str:
         for each in later
     ]
     return "\n".join((head, *terms, *errors))
+
+
+def uncalibrated(made: Plan) -> Plan:
+    """The plan with the planner's own constants, from which a new calibration begins."""
+    if made.calibration is None:
+        return made
+    return plan(made.model, made.deployment, made.workload, made.slo, made.usd_per_gpu_hour, made.billing)
 
 
 def steady(found: Iterable[EngineWindow]) -> list[Traffic]:

@@ -4,19 +4,34 @@ Each ceiling is the arrival rate at which one thing alone would stop the load; t
 the pool, as many requests run as it holds, and they leave as fast as they come (Little's law, as in planner.latency).
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
+from planner.cost import Cost, cost
+from planner.curves import Curve, Line
 from planner.deployment import Deployment
 from planner.errors import InputError
 from planner.latency import Latency, Range, latency
 from planner.plan import Plan
-from planner.units import count, duration, share
+from planner.units import count, duration, rate, share
+from planner.verdict import Level, Verdict
 from planner.workload import Workload
 
 PLENTY = 10_000
 """Requests at once that stand for no limit: more than any step holds  [requests]."""
+LITTLE = 1.25
+"""Times the present traffic below which little is left  [ratio]."""
 _ROUNDS = 40
+_POINTS = 24
+_BEYOND = 1.25  # how far past the last ceiling of the engine the curves go
+_ACTIONS: Mapping[str, str] = {
+    "kv_cache": "An FP8 KV cache, a shorter load or one more replica raises it.",
+    "max_num_seqs": "Raise --max-num-seqs, or add a replica.",
+    "compute": "Only more or faster devices raise it: add a replica.",
+    "ttft": "Add a replica, or promise a longer time to first token.",
+    "tpot": "Add a replica, or promise a longer time per output token.",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +42,14 @@ class Ceiling:
     request_rate  arrivals at which it does  [requests/s]
     streams       requests running then, all replicas together  [requests]
     reason        in words
+    latency       of the load then; None where even one request is too slow
     """
 
     kind: str
     request_rate: Range
     streams: float
     reason: str
+    latency: Latency | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +88,17 @@ class Headroom:
             most = f"{most}, {more}"
         return f"It takes {most}; then {self.first.reason} Without that: {share(self.gain)} more."
 
+    def verdict(self, context: str = "") -> Verdict:
+        """The same with its level, and what raises the ceiling."""
+        if self.factor is None:
+            level, word = Level.UNKNOWN, "Traffic not known"
+        elif self.factor < 1:
+            level, word = Level.BAD, "Too much traffic"
+        else:
+            level, word = (Level.WARNING, "Little room") if self.factor < LITTLE else (Level.GOOD, "Room left")
+        action = _ACTIONS[self.first.kind]
+        return Verdict(level=level, word=word, reason=self.finding, action=action, context=context)
+
 
 def headroom(made: Plan, request_rate: float) -> Headroom:
     """How much more of the plan's requests its deployment takes than arrive now.
@@ -101,6 +129,98 @@ def alternatives(made: Plan) -> dict[str, Plan]:
     if server.kv_cache_dtype.startswith("fp8"):
         del changes["FP8 KV cache"]
     return {name: made.on(deployment, workload) for name, (deployment, workload) in changes.items()}
+
+
+def planned_rate(made: Plan) -> float:
+    """Arrivals as the plan has them, its own or those of its concurrency; 0 where it asks for as many as fit."""
+    load = made.workload
+    if load.request_rate is not None:
+        return load.request_rate
+    if load.concurrency is None or made.latency is None:
+        return 0.0
+    return made.latency.output_tokens_per_s.value / load.output_tokens
+
+
+def arriving(made: Plan, request_rate: float) -> Plan:
+    """The same plan at so many requests a second; as it is where there are none  [requests/s]."""
+    if request_rate <= 0:
+        return made
+    return made.on(workload=replace(made.workload, concurrency=None, request_rate=request_rate))
+
+
+def cost_at(made: Plan, ceiling: Ceiling) -> Cost | None:
+    """Dollars when it is as busy as that; None without a price."""
+    if ceiling.latency is None or made.usd_per_gpu_hour is None:
+        return None
+    return cost(ceiling.latency, made.workload, made.deployment.gpus, made.usd_per_gpu_hour, made.billing)
+
+
+class Growth(NamedTuple):
+    """What more arrivals do, to past what the engine takes.
+
+    throughput  output tokens a second against requests a second
+    tpot        time per output token against requests a second
+    """
+
+    throughput: Curve
+    tpot: Curve
+
+
+def growth(made: Plan, found: Headroom) -> Growth:
+    """The load from one request at a time to more than runs at once, with each ceiling near it."""
+    assert made.capacity is not None
+    blocks, seqs = made.capacity[0].num_gpu_blocks, made.deployment.step_seqs
+    full = _full(made, seqs, blocks)
+    assert full is not None
+    tried = [_at(made, made.deployment, blocks, full.streams ** (step / (_POINTS - 1))) for step in range(_POINTS)]
+    loads = [each for each in tried if each is not None]
+    rates = [each.output_tokens_per_s.value for each in loads]
+    x = [each / made.workload.output_tokens for each in rates]
+    end = _BEYOND * max(x[-1], found.request_rate)
+    lines = [Line("x", each.request_rate.value, each.kind) for each in found.ceilings if each.request_rate.value < end]
+    if found.request_rate > 0:
+        lines.append(Line("x", found.request_rate, "now"))
+    tpots = [each.tpot_s.value for each in loads]
+    kept = [Line("y", made.slo.tpot_s, f"promised {duration(made.slo.tpot_s)}")] if made.slo.tpot_s else []
+    most = f"{rate(x[-1], 'requests/s')}; what arrives beyond waits."
+    return Growth(
+        Curve((0.0, *x, end), (0.0, *rates, rates[-1]), tuple(lines), f"{count(rates[-1], 'tokens/s')} at {most}"),
+        Curve((*x, end), (*tpots, tpots[-1]), (*lines, *kept),
+              f"Time per output token from {duration(tpots[0])} for one request to {duration(tpots[-1])} at {most}"),
+    )  # fmt: skip
+
+
+def as_json(found: Headroom) -> dict[str, Any]:
+    """Every ceiling with its range, the lowest first."""
+    ceilings = [
+        {
+            "kind": each.kind,
+            "request_rate": each.request_rate.value,
+            "request_rate_low": each.request_rate.low,
+            "request_rate_high": each.request_rate.high,
+            "streams": None if each.kind == "compute" else each.streams,
+            "reason": each.reason,
+        }
+        for each in found.ceilings
+    ]
+    return {
+        "request_rate": found.request_rate,
+        "factor": found.factor,
+        "gain": found.gain,
+        "finding": found.finding,
+        "ceilings": ceilings,
+    }
+
+
+def as_text(found: Headroom) -> str:
+    """For a terminal: the sentence, then a line a ceiling."""
+    lines = [
+        f"  {each.kind:<13} {rate(each.request_rate.value, 'requests/s'):>18} "
+        f"({rate(each.request_rate.low, '').strip()} to {rate(each.request_rate.high, '').strip()})"
+        + ("" if each.kind == "compute" else f", {count(each.streams)} running")
+        for each in found.ceilings
+    ]
+    return "\n".join((found.finding, *lines))
 
 
 def _ceilings(made: Plan) -> Iterator[Ceiling]:
@@ -163,6 +283,6 @@ def _ceiling(kind: str, made: Plan, found: Latency | None, reason: str) -> Ceili
     """At most so many requests a second; none at all where even one is too slow."""
     if found is None:
         return Ceiling(kind=kind, request_rate=Range(0.0, 0.0, 0.0), streams=0.0, reason=reason)
-    rate = found.output_tokens_per_s.times(1 / made.workload.output_tokens)
+    most = found.output_tokens_per_s.times(1 / made.workload.output_tokens)
     streams = found.streams * made.deployment.data_parallel_size
-    return Ceiling(kind=kind, request_rate=rate, streams=streams, reason=reason)
+    return Ceiling(kind=kind, request_rate=most, streams=streams, reason=reason, latency=found)

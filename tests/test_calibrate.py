@@ -5,12 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from monitor.calibrate import accuracy, calibration
+from monitor.calibrate import Accuracy, accuracy, calibration, evidence, uncalibrated, verdict
 from monitor.traffic import Traffic, workload
 from planner.errors import InputError
 from planner.latency import latency
 from planner.plan import plan
+from planner.verdict import Level
 from planner.workload import Workload
+from tests.obeying import history
 from tests.test_calibration import LOAD, MEASURED, MODEL, SERVER
 
 PLAN = plan(MODEL, SERVER, LOAD)
@@ -78,3 +80,26 @@ def test_the_load_of_the_windows_becomes_a_workload() -> None:
 def test_too_little_traffic_is_refused() -> None:
     with pytest.raises(InputError, match="windows: found 3, accepted: at least 8"):
         calibration(PLAN, [served(*load) for load in LOADS[:3]], "few", "2026-11-30")
+
+
+def test_the_evidence_of_a_history() -> None:
+    """Ten windows of 20 s, three without a request: 7 can be used, and one more is needed."""
+    found = evidence(history([2.0, 0.0, 3.0, 0.0, 1.0, 2.0, 0.0, 4.0, 5.0, 1.0], 20))
+    assert (found.windows, len(found.steady), found.preempted) == (10, 7, 0)
+    assert found.finding.startswith("7 of 10 windows can be used; in 3 too little")
+    assert found.lack == "1 window more with traffic, 8 in all"
+    assert evidence(history([2.0] * 8, 20)).lack == ""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "level"), [(0.4, 0.03, Level.GOOD), (None, 0.2, Level.WARNING), (0.02, 0.03, Level.WARNING)]
+)
+def test_a_calibration_is_judged_on_later_windows(before: float | None, after: float, level: Level) -> None:
+    later = [Accuracy(metric="tpot_s", before=before, after=after, covered=1.0, windows=6)]
+    assert verdict(MEASURED, later).level is level
+    assert verdict(MEASURED, []).word == "Unproven"
+
+
+def test_a_new_calibration_begins_without_the_old_one() -> None:
+    made = plan(MODEL, SERVER, LOAD, calibration=replace(MEASURED, other_bytes=2**20))
+    assert uncalibrated(made) == PLAN

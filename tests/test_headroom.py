@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from planner.errors import InputError
-from planner.headroom import alternatives, headroom
+from planner.headroom import alternatives, arriving, as_json, as_text, cost_at, growth, headroom, planned_rate
 from planner.plan import plan
+from planner.verdict import Level
 from planner.workload import Slo, Workload
 from tests.test_calibration import LOAD, MEASURED, MODEL, SERVER
 
@@ -76,3 +77,49 @@ def test_fp8_is_not_offered_twice() -> None:
 def test_without_a_speed_there_is_no_headroom() -> None:
     with pytest.raises(InputError, match="a device whose speed is known, or a calibration"):
         headroom(plan(MODEL, SERVER, Workload(input_tokens=10, output_tokens=10)), 1.0)
+
+
+def test_what_arrives_as_planned() -> None:
+    """16 in flight, 64 tokens each: a sixty-fourth of the plan's tokens/s. As many as fit is no traffic."""
+    made = plan(MODEL, SERVER, LOAD, calibration=STEADY)
+    assert made.latency is not None
+    assert planned_rate(made) == pytest.approx(made.latency.output_tokens_per_s.value / 64)
+    assert planned_rate(plan(MODEL, SERVER, ASKED, calibration=STEADY)) == 0.0
+    assert planned_rate(arriving(made, 7.0)) == 7.0
+
+
+def test_growth_ends_at_what_the_engine_takes() -> None:
+    """Steps of 10 ms: every TPOT is 10 ms, and 8 requests at once are all there is, drawn a quarter further."""
+    made = plan(MODEL, replace(SERVER, max_num_seqs=8, max_num_batched_tokens=2048), ASKED, calibration=STEADY)
+    found = headroom(made, 2.0)
+    throughput, tpot = growth(made, found)
+    most = found.first.request_rate.value
+    assert throughput.x[-2:] == pytest.approx((most, 1.25 * most))
+    assert throughput.y[-2:] == pytest.approx((most * 64, most * 64))
+    assert tpot.y == pytest.approx([10e-3] * len(tpot.y))
+    assert {line.label for line in tpot.limits} == {"max_num_seqs", "now"}
+
+
+def test_the_verdict_is_by_how_much_is_left() -> None:
+    made = plan(MODEL, replace(SERVER, num_gpu_blocks_override=64), ASKED, calibration=STEADY)
+    most = headroom(made, 0.0).first.request_rate.value
+    levels = [headroom(made, most * part).verdict().level for part in (0.0, 0.5, 0.9, 1.1)]
+    assert levels == [Level.UNKNOWN, Level.GOOD, Level.WARNING, Level.BAD]
+
+
+def test_dollars_at_a_ceiling() -> None:
+    """36 dollars an hour are a cent a second, and nothing of it is spent on prompts."""
+    server = replace(SERVER, num_gpu_blocks_override=64)
+    made = plan(MODEL, server, ASKED, usd_per_gpu_hour=36.0, calibration=STEADY)
+    first = headroom(made, 1.0).first
+    spent = cost_at(made, first)
+    assert spent is not None
+    assert spent.usd_per_million_output_tokens.value == pytest.approx(0.01 / (first.request_rate.value * 64) * 1e6)
+
+
+def test_headroom_as_json() -> None:
+    found = headroom(plan(MODEL, replace(SERVER, num_gpu_blocks_override=64), ASKED, calibration=STEADY), 10.0)
+    said = as_json(found)
+    assert [each["kind"] for each in said["ceilings"]] == [each.kind for each in found.ceilings]
+    assert (said["factor"], said["ceilings"][0]["streams"]) == (found.factor, 32)
+    assert as_text(found).startswith(found.finding)
