@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from monitor import causes, metrics, usage
 from monitor.deviation import Comparison, Deviation
-from monitor.snapshot import EngineSnapshot
+from monitor.snapshot import EngineSnapshot, Snapshot
 from monitor.traffic import Traffic, traffic
 from monitor.versions import VersionRange
-from monitor.window import EngineWindow
+from monitor.window import EngineWindow, longest_run, window
 from planner.errors import InputError
 from planner.latency import Latency, Range, latency
 from planner.plan import Plan
@@ -61,6 +61,30 @@ def compare(
         ),
         context=f"plan: {made.inputs}{span}",
     )
+
+
+def over(made: Plan, pages: Sequence[Snapshot]) -> tuple[Comparison, ...]:
+    """Each engine of a server held against a plan, over the longest part of these pages without a restart.
+
+    A single page has capacity and usage only. Raises InputError for a plan whose engine would not start.
+    """
+    run = longest_run(pages)
+    if len(run) < 2:
+        return tuple(compare(made, engine, versions=page.versions) for page in run for engine in page.engines)
+    spanned = window(run[0], run[-1])
+    return tuple(
+        compare(
+            made,
+            engine,
+            history=[now for page in run for now in page.engines if _is_same(now, engine.after)],
+            versions=spanned.after.versions,
+        )
+        for engine in spanned.engines
+    )
+
+
+def _is_same(one: EngineSnapshot, other: EngineSnapshot) -> bool:
+    return (one.engine, one.labels) == (other.engine, other.labels)
 
 
 def _layout(made: Plan, engine: EngineSnapshot) -> Iterator[Deviation]:

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby
 
-from monitor.compare import compare
+from monitor.compare import over
 from monitor.deviation import Comparison
 from monitor.snapshot import Snapshot
-from monitor.window import window
+from monitor.window import longest_run
 from planner.forecast import forecast
 from planner.plan import Plan
 from planner.units import share
@@ -15,6 +15,7 @@ from planner.units import share
 DAY = 86_400.0
 DRAWN = ("kv_usage_mean", "tpot_s", "ttft_s", "output_tokens_per_s", "running", "prefix_hit_ratio")
 """What can drift while the settings stay: usage, speed and load."""
+_A_DAY = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,28 +68,20 @@ def periods(made: Plan, history: Sequence[Snapshot], seconds: float = DAY) -> li
     """
     found = []
     for number, pages in groupby(history, key=lambda page: int((page.wall or page.at) // seconds)):
-        each = _longest_run(list(pages))
-        if len(each) < 2:
-            continue
-        spanned = window(each[0], each[-1])
-        compared = tuple(
-            compare(
-                made,
-                engine,
-                history=[now for page in each for now in page.engines if now.engine == engine.engine],
-                versions=spanned.after.versions,
-            )
-            for engine in spanned.engines
-        )
-        found.append(Period(at=number * seconds, seconds=spanned.seconds, found=compared))
+        run = longest_run(list(pages))
+        if len(run) > 1:
+            lasted = run[-1].at - run[0].at
+            found.append(Period(at=number * seconds, seconds=lasted, found=over(made, run)))
     return found
 
 
-def _longest_run(pages: Sequence[Snapshot]) -> Sequence[Snapshot]:
-    """The longest part without a restart, which begins all counters anew."""
-    cuts = [number for number in range(1, len(pages)) if window(pages[number - 1], pages[number]).has_restarted]
-    parts = [pages[start:end] for start, end in pairwise((0, *cuts, len(pages)))]
-    return max(parts, key=lambda part: part[-1].at - part[0].at if part else 0.0)
+def points(start: float, end: float) -> int:
+    """Snapshots between two Unix times [s] that give each day some hours of its own  [points].
+
+    >>> points(0, 30 * DAY)
+    360
+    """
+    return max(240, round((end - start) / DAY * _A_DAY))
 
 
 def drifts(found: Sequence[Period]) -> list[Drift]:

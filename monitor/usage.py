@@ -1,12 +1,14 @@
 """KV usage that a plan expects for the requests that really run, at a moment and over time."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import mean, quantiles
 
 from monitor import metrics
-from monitor.snapshot import EngineSnapshot
-from monitor.traffic import Traffic
+from monitor.series import Series, gauges
+from monitor.snapshot import EngineSnapshot, Snapshot
+from monitor.traffic import Traffic, traffic
+from monitor.window import EngineWindow, window
 from planner.kv_layout import KvLayout
 from planner.latency import Range
 from planner.plan import Plan
@@ -92,3 +94,42 @@ class Held:
         expected = [self.share(running) for running, _ in both]
         planned = Range(*(statistic(part) for part in zip(*expected, strict=True)))
         return planned, statistic([used for _, used in both])
+
+
+IN_USE, PLANNED = "in use", "planned"
+"""What the lines are called; planned has its least and most beside it."""
+
+
+def usage_lines(made: Plan, history: Sequence[Snapshot]) -> list[Series]:
+    """The share of the pool in use over time, and what the plan expects for what ran at each moment.
+
+    Four lines an engine: in use, planned, planned at least, planned at most; the first alone where no request has
+    finished, since their lengths are then not known.
+    """
+    if len(history) < 2:
+        return []
+    engines = window(history[0], history[-1]).engines
+    several = len(engines) > 1
+    return [
+        line._replace(name=f"{line.name}, engine {engine.engine}" if several else line.name)
+        for engine in engines
+        for line in _of_engine(made, engine, history)
+    ]
+
+
+def _of_engine(made: Plan, seen: EngineWindow, history: Sequence[Snapshot]) -> list[Series]:
+    place = (seen.engine, seen.model_name)
+    alone = [
+        replace(page, engines=tuple(each for each in page.engines if (each.engine, each.model_name) == place))
+        for page in history
+    ]
+    used, running = gauges(alone, "kv_usage", "running")
+    held = Held.by(made, seen.after, traffic(seen))
+    if held is None:
+        return [used._replace(name=IN_USE)]
+    expected = [None if value is None else held.share(value) for value in running.values]
+    planned = {
+        name: tuple(None if share is None else share[part] for share in expected)
+        for part, name in enumerate((PLANNED, f"{PLANNED} at least", f"{PLANNED} at most"))
+    }
+    return [used._replace(name=IN_USE), *(Series(name, running.times, values) for name, values in planned.items())]

@@ -1,7 +1,8 @@
 """Two Snapshots -> Window: rates and quantiles of what happened between them, for each engine."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import nan
 
 from monitor import metrics
@@ -179,7 +180,8 @@ class Window:
 
     @property
     def has_restarted(self) -> bool:
-        return any(engine.has_restarted for engine in self.engines)
+        """Whether the process is another, which it says even without statistics, or an engine counted anew."""
+        return _is_new_process(self.before, self.after) or any(engine.has_restarted for engine in self.engines)
 
 
 def window(before: Snapshot, after: Snapshot, seconds: float | None = None) -> Window:
@@ -190,12 +192,23 @@ def window(before: Snapshot, after: Snapshot, seconds: float | None = None) -> W
     seconds = after.at - before.at if seconds is None else seconds
     if not seconds > 0:
         raise InputError("seconds", seconds, "a time above 0 between the first page and the second")
-    new_process = _started(after) - _started(before) > SIBLING_SPREAD
+    new_process = _is_new_process(before, after)
     pairs = tuple(
         EngineWindow(before=then, after=now, seconds=seconds, has_restarted=new_process or _began_anew(then, now))
         for then, now in _pairs(before, after)
     )
     return Window(before=before, after=after, seconds=seconds, engines=pairs)
+
+
+def longest_run(pages: Sequence[Snapshot]) -> Sequence[Snapshot]:
+    """The longest part without a restart, which begins all counters anew."""
+    cuts = [number for number in range(1, len(pages)) if window(pages[number - 1], pages[number]).has_restarted]
+    parts = [pages[start:end] for start, end in pairwise((0, *cuts, len(pages)))]
+    return max(parts, key=lambda part: part[-1].at - part[0].at if part else 0.0)
+
+
+def _is_new_process(before: Snapshot, after: Snapshot) -> bool:
+    return _started(after) - _started(before) > SIBLING_SPREAD
 
 
 def _started(snapshot: Snapshot) -> float:

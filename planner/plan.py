@@ -168,10 +168,11 @@ class Plan:
         server, load = self.deployment, self.workload
         ranks = f"{server.gpus} × {server.gpu.name}" if server.gpus > 1 else server.gpu.name
         streams = f", {count(load.concurrency, 'at once')}" if load.concurrency else ""
+        speed = f", {self.calibration.kind}" if self.calibration else ""
         return (
             f"{self.model.name} on {ranks}, vLLM {server.vllm_version}, KV dtype {server.kv_cache_dtype}, "
             f"max_model_len {count(self.max_model_len)}, {self._pool_setting}, "
-            f"{count(load.input_tokens)} in + {count(load.output_tokens)} out{streams}"
+            f"{count(load.input_tokens)} in + {count(load.output_tokens)} out{streams}{speed}"
         )
 
 
