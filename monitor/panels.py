@@ -130,12 +130,14 @@ def lines(panel: Panel, history: Sequence[Snapshot]) -> list[Series]:
     if panel.split is not None:
         found = [line for line in splits(history, panel.split) if any(line.known)]
     else:
-        found = [*_named(gauges, panel.now, history), *_named(rates, panel.past, history)]
+        found = [*_named(gauges, panel, panel.now, history), *_named(rates, panel, panel.past, history)]
     known = [line for line in found if line.known]
     return known if not panel.flag or any(any(line.known) for line in known) else []
 
 
-def _named(drawn: Callable[..., list[Series]], names: Mapping[str, str], history: Sequence[Snapshot]) -> list[Series]:
+def _named(
+    drawn: Callable[..., list[Series]], panel: Panel, names: Mapping[str, str], history: Sequence[Snapshot]
+) -> list[Series]:
     found: list[Series] = []
     for name, quantity in names.items():
         engines = drawn(history, quantity)
@@ -143,7 +145,8 @@ def _named(drawn: Callable[..., list[Series]], names: Mapping[str, str], history
             found += [_over(engines, max, f"{name}, highest"), _over(engines, fmean, f"{name}, mean")]
         else:
             found += [line._replace(name=line.name.replace(quantity.replace("_", " "), name, 1)) for line in engines]
-            found += [_over(engines, fmean, f"{name}, mean")] if len(engines) > 1 else []
+            if panel.unit == "ratio" and len(engines) > 1:
+                found.append(_over(engines, fmean, f"{name}, mean"))
             highest = peaks(history, quantity) if drawn is gauges else []
             found += [_over(highest, max, f"{name}, highest")] if highest else []
     return found

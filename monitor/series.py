@@ -169,11 +169,16 @@ def heat(history: Sequence[Snapshot], metric: Metric) -> Heat:
     pages = _thinned(history)
     times: list[float] = []
     rows: list[Counter[float]] = []
+    usual = median([after.at - before.at for before, after in pairwise(pages)] or [0.0])
     for before, after in pairwise(pages):
+        time = after.wall or after.at
+        if times and after.at - before.at > GAP * usual:  # nothing was looked at in between
+            times += [times[-1] + usual, time - usual]
+            rows += [Counter(), Counter()]
         row: Counter[float] = Counter()
         for engine in _between(before, after):
             row.update(engine.buckets(metric))
-        times.append(after.wall or after.at)
+        times.append(time)
         rows.append(row)
     bounds = sorted({bound for row in rows for bound in row})
     used = [bound for bound in bounds if any(row[bound] for row in rows)]

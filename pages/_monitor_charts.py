@@ -42,8 +42,8 @@ def over_time(
 ) -> Chart:
     """Measured values over time: solid lines, gaps stay gaps, restarts and thresholds are drawn and labelled."""
     layout = _layout(panel.title, _axis(panel.unit), len(lines) > 1)
-    for label, value in (thresholds or {}).items():
-        _across(layout, label, value)
+    for number, (label, value) in enumerate((thresholds or {}).items()):
+        _across(layout, label, value, above=number > 0 or len(thresholds or {}) == 1)
     for at, label in (marks or {}).items():
         _upright(layout, label, at)
     said = "; ".join(f"{line.name} {_range(line, panel.unit)}" for line in lines)
@@ -128,14 +128,16 @@ def _axis(unit: str) -> dict[str, Any]:
     return {"tickformat": form, "ticksuffix": suffix, "hoverformat": form or ",.4~r", **whole, **title}
 
 
-def _across(layout: dict[str, Any], label: str, value: float, axis: str = "y", dash: str = "dot") -> None:
+def _across(
+    layout: dict[str, Any], label: str, value: float, axis: str = "y", dash: str = "dot", above: bool = True
+) -> None:
     """A line from left to right; the label stands at the side of its axis."""
     style = {"dash": dash, "color": THRESHOLD, "width": 1.5}
     side = {"x": 0, "xanchor": "left"} if axis == "y" else {"x": 1, "xanchor": "right"}
     layout["shapes"].append({"type": "line", "xref": "paper", "x0": 0, "x1": 1, "yref": axis, "y0": value, "y1": value,
                              "line": style})  # fmt: skip
     layout["annotations"].append({"text": label, "xref": "paper", **side, "yref": axis, "y": value, "showarrow": False,
-                                  "yanchor": "bottom", "font": {"color": THRESHOLD}})  # fmt: skip
+                                  "yanchor": "bottom" if above else "top", "font": {"color": THRESHOLD}})  # fmt: skip
 
 
 def _upright(layout: dict[str, Any], label: str, at: float) -> None:

@@ -67,11 +67,11 @@ def _quantile(found: Quantile | None, form: units.Formatter) -> str:
     return f"{form(found.value)} (in {form(found.low)} to {form(found.high)})"
 
 
-def findings(found: Sequence[Finding], now: float) -> Rows:
+def findings(found: Sequence[Finding], now: float, is_one_server: bool = False) -> Rows:
     """What is wrong, since when, how bad, and what to do."""
     return [
         {
-            "Server": each.target,
+            **({} if is_one_server else {"Server": each.target}),
             "Finding": f"{ICONS[each.condition.level]} {each.condition.word}",
             "Since": since(each.since, now),
             "Why": each.condition.reason,

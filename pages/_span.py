@@ -14,13 +14,13 @@ _DEFAULT = "1 h"
 
 def chosen() -> tuple[float, float]:
     """Both ends as Unix time; a wrong order ends the page."""
-    with st.container(horizontal=True, vertical_alignment="bottom"):
-        span = st.segmented_control(
-            "Span", [*SPANS, _DAYS], default=_DEFAULT, key="back", bind="query-params", required=True
-        )
-        if span != _DAYS:
-            return back(span, time.time())
-        today = datetime.now(UTC).date()
+    span = st.segmented_control(
+        "Span", [*SPANS, _DAYS], default=_DEFAULT, key="back", bind="query-params", required=True
+    )
+    if span != _DAYS:
+        return back(span, time.time())
+    today = datetime.now(UTC).date()
+    with st.container(horizontal=True):
         first = st.date_input("From (UTC)", today, max_value=today, key="from", bind="query-params")
         last = st.date_input("To, that day included", today, max_value=today, key="to", bind="query-params")
     try:

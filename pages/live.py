@@ -28,7 +28,7 @@ def page() -> None:
     state, span = _source.state(target), _source.span()
     _verdict.show(_source.verdict(state))
     if state.findings:
-        _tables.show(_monitor_tables.findings(state.findings, time.time()))
+        _tables.show(_monitor_tables.findings(state.findings, time.time(), is_one_server=True))
     if state.latest is None:
         return
     _signals.show(summary(state, span))

@@ -153,10 +153,14 @@ def postgresql() -> Iterator[PostgreSQL]:
 
 @pytest.fixture
 def app_server(tmp_path: Path) -> Iterator[str]:
-    """URL of a dashboard nobody has visited yet."""
+    """URL of a dashboard nobody has visited yet, with monitor.toml in the test's folder, where nothing is recorded."""
+    (tmp_path / "monitor.toml").write_text('store = ""\n')
     url = f"http://127.0.0.1:{(port := free_port())}"
     with (tmp_path / "app.log").open("w+") as log:
-        server = subprocess.Popen(dashboard(port), cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
+        surroundings = {**os.environ, "KV_MONITOR_CONFIG": str(tmp_path / "monitor.toml")}
+        server = subprocess.Popen(
+            dashboard(port), cwd=ROOT, env=surroundings, stdout=log, stderr=log, start_new_session=True
+        )
         try:
             deadline = time.monotonic() + 60
             while not answers(f"{url}/_stcore/health"):

@@ -82,6 +82,9 @@ def test_heat_counts_what_was_observed_between_points() -> None:
     assert found.counts == ((3, 1), (0, 2), (0, 0))
     assert found.shares == [[0.75, 0, None], [0.25, 1, None]]
     assert found.fullest == 0.1
+    gap = heat([page(0, 0, 0, 0, 0, 0), page(5, 0, 3, 4, 4, 4), page(10, 0, 3, 4, 4, 4), page(40, 0, 3, 6, 6, 6)], TTFT)
+    assert gap.times == (5, 10, 15, 35, 40)
+    assert gap.counts == ((3, 1), (0, 0), (0, 0), (0, 0), (0, 2))
 
 
 def test_csv_has_every_point_and_a_gap_has_no_value() -> None:
