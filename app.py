@@ -9,7 +9,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from pages import _inputs, _source
+from pages import _inputs, _plan_shelf, _source
 
 SETTLED = 60.0  # s between two looks at all objects
 _PAGES = Path(__file__).parent / "pages"
@@ -28,6 +28,7 @@ def pages() -> list[st.Page]:
         st.Page(_PAGES / "fleet.py", title="Fleet", icon=":material/dns:", url_path="fleet"),
         st.Page(_PAGES / "history.py", title="History", icon=":material/history:", url_path="history"),
         st.Page(_PAGES / "alerts.py", title="Alerts", icon=":material/notifications:", url_path="alerts"),
+        st.Page(_PAGES / "plans.py", title="Saved plans", icon=":material/bookmarks:", url_path="plans"),
         st.Page(_PAGES / "compare.py", title="Planned vs actual", icon=":material/compare_arrows:", url_path="compare"),
         st.Page(_PAGES / "article.py", title="The article, checked", icon=":material/fact_check:", url_path="article"),
     ]
@@ -68,7 +69,7 @@ def frame() -> None:
     """What every page has: navigation, the plan's inputs, and one place where wrong input is shown."""
     st.set_page_config(page_title="KV cache planner and monitor", page_icon="🧮", layout="wide")
     page = st.navigation(pages())
-    _inputs.sidebar(_source.names())
+    _inputs.sidebar(_source.names(), _plan_shelf.calibrations())
     page.run()
 
 

@@ -1,10 +1,13 @@
 """The shared inputs of the plan, in the sidebar of every page and in the URL: copying the address copies the plan."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import streamlit as st
 
+from planner.calibration import Calibration
 from planner.catalog.models import knows, model_named, models
 from planner.catalog.own import Own, present
 from planner.catalog.uploads import PREFIX, Uploads
@@ -15,6 +18,7 @@ from planner.fields import meanings, scalars
 from planner.gpu import gpu_named
 from planner.hub import FoundModel, find_model, from_hub, model_from
 from planner.kv_dtype import KV_DTYPES
+from planner.model import ModelSpec
 from planner.plan import Plan, plan
 from planner.price import KINDS
 from planner.workload import Slo, Workload
@@ -29,6 +33,8 @@ _MORE = (
 _EMPTY = {"concurrency": "as many as fit", "request_rate": "none", "usd_per_gpu_hour": "median of quotes",
           "ttft_s": "none", "tpot_s": "none"}  # fmt: skip
 _LOAD = ("input_tokens", "output_tokens", "concurrency", "request_rate", "prefix_hit_ratio")
+_PROMISES = ("ttft_s", "tpot_s")
+_CALIBRATIONS = "calibrations"  # where a session keeps what there is to choose from
 
 
 def warm() -> None:
@@ -37,8 +43,12 @@ def warm() -> None:
     models()
 
 
-def sidebar(servers: Sequence[str] = ()) -> None:
-    """Draws every input of the plan and the server to watch: one of those known by name, or any address."""
+def sidebar(servers: Sequence[str] = (), calibrations: Mapping[str, Calibration] | None = None) -> None:
+    """Draws every input of the plan and the server to watch: one of those known by name, or any address.
+
+    calibrations  those that were saved, by what they are called
+    """
+    st.session_state[_CALIBRATIONS] = calibrations or {}
     with st.sidebar:
         st.selectbox(
             "Server to watch", servers, index=None, key="endpoint", bind="query-params", accept_new_options=True,
@@ -58,6 +68,7 @@ def sidebar(servers: Sequence[str] = ()) -> None:
         is_cpu = own().gpu_named(st.session_state["gpu"]).is_cpu
         for name in (*_FIRST, "cpu_kvcache_space" if is_cpu else "gpu_memory_utilization"):
             _field(Deployment, name)
+        _calibration()
         with st.expander("Load", expanded=True):
             for name in _LOAD:
                 _field(Workload, name)
@@ -71,8 +82,20 @@ def sidebar(servers: Sequence[str] = ()) -> None:
             for name in scalars(Billing):
                 _field(Billing, name)
         with st.expander("Promises"):
-            for name in ("ttft_s", "tpot_s"):
+            for name in _PROMISES:
                 _field(Slo, name)
+
+
+def _calibration() -> None:
+    """The constants to plan with: those of the catalog, or those measured on a server of this model and device."""
+    reference, gpu = st.session_state["model"], st.session_state["gpu"]
+    name = model_named(reference).name if knows(reference) else reference
+    saved: Mapping[str, Calibration] = st.session_state[_CALIBRATIONS]
+    fitting = [label for label, each in saved.items() if (each.model, each.gpu) == (name, gpu)]
+    st.selectbox(
+        "Calibration", fitting, index=None, key="calibration", bind="query-params", placeholder="none",
+        help="Speed and memory as measured on a running server of this model and device, where one was saved",
+    )  # fmt: skip
 
 
 def _field(cls: type, name: str) -> None:
@@ -121,6 +144,7 @@ def made() -> Plan:
             _of(Slo),
             own().usd_per_gpu_hour(gpu) if usd is None else usd,
             _of(Billing),
+            st.session_state[_CALIBRATIONS].get(st.session_state["calibration"]),
         )
     except InputError as error:
         st.error(str(error), icon=":material/cancel:")
@@ -140,7 +164,11 @@ def found() -> FoundModel:
 
     Raises InputError in the words of wherever it was looked for.
     """
-    reference = st.session_state["model"]
+    return named(st.session_state["model"])
+
+
+def named(reference: str) -> FoundModel:
+    """The model of that name, as `found` looks for it."""
     if reference.startswith(PREFIX):
         return FoundModel(spec=uploads().named(reference), origin="upload")
     return find_model(reference) if knows(reference) else _from_hub(reference)
@@ -160,6 +188,48 @@ def uploads() -> Uploads:
 def choose(key: str, value: str) -> None:
     """Sets one input from elsewhere on the page; a callback, since it must come before the sidebar is drawn."""
     st.session_state[key] = value
+
+
+def open_plan(made: Plan) -> list[str]:
+    """Puts a plan into the inputs, from a callback; what they cannot hold, in words.
+
+    Raises InputError for a device that is not known here.
+    """
+    gpu = own().gpu_named(made.deployment.gpu.name)
+    lost = [] if gpu == made.deployment.gpu else [f"{gpu.name} is described otherwise today"]
+    reference = _reference(made.model)
+    if reference != made.model.name:
+        lost.append(f"{made.model.name} is not known here with this config.json, which is opened as {reference}")
+    saved: Mapping[str, Calibration] = st.session_state[_CALIBRATIONS]
+    calibration = next((label for label, each in saved.items() if each == made.calibration), None)
+    if made.calibration is not None and calibration is None:
+        lost.append(f"the calibration “{made.calibration.name}” is no longer kept")
+    without = plan(made.model, made.deployment, usd_per_gpu_hour=own().usd_per_gpu_hour(gpu), billing=made.billing)
+    usd = None if without.usd_per_gpu_hour == made.usd_per_gpu_hour else made.usd_per_gpu_hour
+    st.session_state.update(model=reference, gpu=gpu.name, calibration=calibration, usd_per_gpu_hour=usd)
+    space = "cpu_kvcache_space" if gpu.is_cpu else "gpu_memory_utilization"
+    drawn = {*_FIRST, *_MORE, *_LOAD, *_PROMISES, *scalars(Billing), space}
+    for part in (made.deployment, made.workload, made.slo, made.billing):
+        kinds = scalars(type(part))
+        for item in fields(part):
+            value = getattr(part, item.name)
+            if item.name in drawn:
+                kind = kinds[item.name][0]
+                st.session_state[item.name] = None if value is None else kind(value)
+            elif item.name != "gpu" and value != item.default:
+                lost.append(f"{item.name} {value} has no field here")
+    return lost
+
+
+def _reference(model: ModelSpec) -> str:
+    """What to call a plan's model here; an upload of its config.json where that name is unknown, or another config."""
+    try:
+        if named(model.name).spec == model:
+            return model.name
+    except InputError:
+        pass
+    name = model.name.removeprefix(PREFIX).rpartition("/")[2]
+    return uploads().keep(f"{name}.json", json.dumps(model.wrapper).encode())
 
 
 def _of(cls: type, **more: object) -> Any:

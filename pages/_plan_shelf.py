@@ -1,0 +1,82 @@
+"""The shelf on which plans and calibrations are kept: monitor.toml's store, its trouble said in one line."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import streamlit as st
+
+from pages import _source, _verdict
+from planner.calibration import Calibration
+from planner.errors import InputError
+from planner.record import calibration_from
+from planner.store import Saved, Shelf, StoreError
+
+PLAN, CALIBRATION = "plan", "calibration"
+"""Kinds of documents."""
+CHOSEN = "saved"
+"""Key of the widget that holds the plan chosen, and its name in the address."""
+_PROBLEM = "shelf_problem"
+
+
+def shelf() -> Shelf | None:
+    """Where documents are kept; None where monitor.toml wants nothing kept. Raises InputError for a wrong address."""
+    url = _source.shared().config.store
+    return _opened(url) if url else None
+
+
+@st.cache_resource(on_release=Shelf.close, max_entries=4, show_spinner=False)
+def _opened(url: str) -> Shelf:
+    return Shelf(url)
+
+
+def label_of(saved: Saved) -> str:
+    """Its name, and its number, for two may have the same name."""
+    return f"{saved.name} (#{saved.id})"
+
+
+def kept(kind: str, *, deleted: bool = False) -> Mapping[str, Saved] | None:
+    """Those of a kind by name, the newest first; None, and why on the page, where they cannot be read."""
+    try:
+        found = shelf()
+        if found is None:
+            st.info(f"Nothing is kept: `store` is empty in {_source.shared().path.name}.", icon=":material/info:")
+            return None
+        return {label_of(each): each for each in found.all(kind, deleted=deleted)}
+    except (StoreError, InputError) as error:
+        st.error(_verdict.escaped(f"{error}"), icon=":material/cancel:")
+        return None
+
+
+def calibrations() -> Mapping[str, Calibration]:
+    """Those saved, by name; none where they cannot be read, which the page of saved plans says."""
+    return _calibrations(_source.shared().config.store)
+
+
+@st.cache_resource(ttl=10.0, show_spinner=False)
+def _calibrations(url: str) -> Mapping[str, Calibration]:
+    """Read every few seconds for all sessions: the sidebar of every page has them, and a store may be slow or gone."""
+    try:
+        found = _opened(url).all(CALIBRATION) if url else []
+        return {label_of(each): calibration_from(each.body) for each in found}
+    except (StoreError, InputError):
+        return {}
+
+
+def refresh() -> None:
+    """A calibration was saved: the sidebar has it from now on."""
+    _calibrations.clear()
+
+
+def act(action: Callable[..., Any], *given: Any) -> None:
+    """Does it, from a callback; what goes wrong is said by the page that is drawn next."""
+    try:
+        action(*given)
+    except (StoreError, InputError) as error:
+        st.session_state[_PROBLEM] = str(error)
+
+
+def say_problem() -> None:
+    """What went wrong just now, once."""
+    problem = st.session_state.pop(_PROBLEM, "")
+    if problem:
+        st.error(_verdict.escaped(problem), icon=":material/cancel:")
