@@ -11,7 +11,9 @@ from monitor.exposition import Sample
 from monitor.metrics import METRICS, Metric
 
 MAX_ENGINES = 256
-"""More than any one server runs: a page with more is cut here, so that memory stays bounded."""
+"""More than any one server runs: a page with more is cut here, so that memory stays bounded  [engines]."""
+MAX_PIECES = 256
+"""The same of the values of a label, or the buckets of a histogram: no server of its own has so many  [pieces]."""
 
 Identity = tuple[tuple[str, str], ...]
 
@@ -44,6 +46,7 @@ class Layout(NamedTuple):
     seen         each metric's key with the rank of its name, over all engines
     said         the same of the server alone
     is_cut       whether engines were left out
+    is_trimmed   whether pieces of a metric were left out
     """
 
     engines: tuple[tuple[Identity, tuple[Entry, ...]], ...]
@@ -51,6 +54,7 @@ class Layout(NamedTuple):
     seen: frozenset[tuple[str, int]]
     said: frozenset[str]
     is_cut: bool
+    is_trimmed: bool
 
 
 Name = tuple[str, int]
@@ -63,6 +67,7 @@ def layout(samples: Iterable[Sample]) -> Layout:
     """By the labels that tell engines apart."""
     found: dict[Identity, Readings] = {}
     server: Readings = {}
+    is_trimmed = False
     for place, (name, labels, _) in enumerate(samples):
         slots = metrics.slots(name)
         is_config = not slots and metrics.is_cache_config(name)
@@ -79,7 +84,10 @@ def layout(samples: Iterable[Sample]) -> Layout:
             readings = server if metric.scope == "server" else found.setdefault(identity, {})
             pieces = readings.setdefault((metric.key, rank), {})
             assert isinstance(pieces, dict)
-            pieces.setdefault(piece, []).append(place)
+            if len(pieces) < MAX_PIECES or piece in pieces:
+                pieces.setdefault(piece, []).append(place)
+            else:
+                is_trimmed = True
     engines = tuple((identity, _entries(readings)) for identity, readings in _assigned(found, server))
     return Layout(
         engines=engines,
@@ -87,6 +95,7 @@ def layout(samples: Iterable[Sample]) -> Layout:
         seen=frozenset(name for readings in found.values() for name in readings),
         said=frozenset(key for key, _ in server),
         is_cut=len(found) >= MAX_ENGINES,
+        is_trimmed=is_trimmed,
     )
 
 

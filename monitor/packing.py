@@ -178,7 +178,7 @@ def form_from(text: str) -> Form:
     return _form(_tuples(json.loads(text)))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _form(structure: tuple[Any, ...]) -> Form:
     """One object for all Snapshots of a server."""
     return Form(structure)

@@ -11,7 +11,7 @@ from math import isfinite, isinf, isnan
 from monitor import metrics
 from monitor.exposition import Lines, Page, changes, parse
 from monitor.histogram import shape
-from monitor.layout import MAX_ENGINES, Cell, Entry, Identity, Layout, layout
+from monitor.layout import MAX_ENGINES, MAX_PIECES, Cell, Entry, Identity, Layout, layout
 from monitor.metrics import METRICS, Metric
 from monitor.snapshot import EngineSnapshot, Snapshot, Value
 from monitor.versions import VersionRange, release, version_range
@@ -348,6 +348,8 @@ def _notes(page: Page, versions: VersionRange | None, laid: Layout) -> Iterable[
         yield f"unreadable lines: {page.bad_count:,}, the first: {page.bad_lines[0]}"
     if laid.is_cut:
         yield f"more than {MAX_ENGINES} engines on the page: the first are read"
+    if laid.is_trimmed:
+        yield f"more than {MAX_PIECES} labels of one metric on the page: the first are read"
 
 
 _IN_BLOCKS = (metrics.PREFIX_QUERIES, metrics.PREFIX_HITS)

@@ -12,6 +12,7 @@ import pytest
 from monitor import collector as module
 from monitor import metrics
 from monitor.collector import Collector
+from monitor.layout import MAX_PIECES
 from monitor.reading import read
 from monitor.scrape import MAX_BYTES, Scrape
 from monitor.targets import Target
@@ -137,7 +138,8 @@ def test_of_a_page_of_100_000_series_few_are_kept(monkeypatch: pytest.MonkeyPatc
     state = collector.state("huge")
     assert state is not None
     assert state.latest is not None
-    assert len(state.latest.engines[0].split(metrics.FINISHED)) == 100_000
+    assert len(state.latest.engines[0].split(metrics.FINISHED)) == MAX_PIECES
+    assert state.latest.notes == ("more than 256 labels of one metric on the page: the first are read",)
 
 
 def test_a_certificate_file_that_is_not_there_is_said() -> None:
