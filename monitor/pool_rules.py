@@ -22,13 +22,19 @@ BLOCK_SIZES = (128, 64, 32, 16)
 
 
 def saturated(engine: EngineWindow, sight: Sight) -> Seen | None:
-    """Waiting, usage and preemption together: a saturated server shows a full pool in under half of its scrapes."""
+    """Waiting, usage and preemption together: a saturated server shows a full pool in under half of its scrapes.
+
+    It stays so while requests wait and what is free is less than one of those that run holds: a preempted one is let
+    in again only when all of it fits, which may take minutes where steps are slow or requests long.
+    """
     usage, preempted = engine.after.kv_usage, engine.increase(metrics.PREEMPTIONS)
     waiting, otherwise = waiting_for_room(engine.after)
     act, alarm = sight.thresholds.usage_act, sight.thresholds.usage_alarm
     is_full, is_nearly_full = ((usage or 0.0) > limit for limit in (alarm, act))
+    more = engine.after.concurrency_left
+    has_no_room = is_nearly_full or (more is not None and more < 1)
     is_over = bool(waiting and (preempted or is_full)) or bool(preempted and is_nearly_full)
-    if not is_over and not preempted and not (waiting and is_nearly_full):
+    if not is_over and not preempted and not (waiting and has_no_room):
         return None
     parts = [] if waiting is None else [f"{requests(waiting)} waiting for room{otherwise}"]
     parts += [] if usage is None else [f"KV cache {share(usage)} in use"]
