@@ -30,6 +30,9 @@ def pages() -> list[st.Page]:
         st.Page(_PAGES / "alerts.py", title="Alerts", icon=":material/notifications:", url_path="alerts"),
         st.Page(_PAGES / "plans.py", title="Saved plans", icon=":material/bookmarks:", url_path="plans"),
         st.Page(_PAGES / "compare.py", title="Planned vs actual", icon=":material/compare_arrows:", url_path="compare"),
+        st.Page(_PAGES / "calibrate.py", title="Calibrate", icon=":material/tune:", url_path="calibrate"),
+        st.Page(_PAGES / "headroom.py", title="Headroom", icon=":material/trending_up:", url_path="headroom"),
+        st.Page(_PAGES / "experiment.py", title="Experiment", icon=":material/science:", url_path="experiment"),
         st.Page(_PAGES / "article.py", title="The article, checked", icon=":material/fact_check:", url_path="article"),
     ]
 

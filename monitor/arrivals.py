@@ -4,22 +4,21 @@ What is counted is requests that ended: over minutes and hours, as many as arriv
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
+from monitor.calibrate import WINDOW, windows
 from monitor.metrics import Metric
 from monitor.series import Series, heat
 from monitor.snapshot import Snapshot
-from monitor.tables import DAY, HOUR
+from monitor.tables import DAY, HOUR, MINUTE
 from monitor.traffic import traffic, workload
 from monitor.window import Window, window
 from planner.forecast import LEAST, Forecast, forecast
 from planner.units import count, duration, rate
 from planner.workload import Workload
 
-LOOK_BACK = 30 * DAY
-"""How far back a trend is looked for  [s]."""
 _EARLY = 0.95  # pages of an hour are not to the second an hour apart
 
 
@@ -64,15 +63,30 @@ class Peak(NamedTuple):
 
     at              when it ended, Unix time  [s]
     requests_per_s  in it  [requests/s]
+    seconds         how long it was  [s]
     """
 
     at: float
     requests_per_s: float
+    seconds: float
 
 
-def peak(line: Series) -> Peak | None:
-    """The highest point of a line of arrivals; None where it has none."""
-    return max((Peak(*point) for point in _points(line)), key=lambda each: each.requests_per_s, default=None)
+def peak(history: Sequence[Snapshot]) -> Peak | None:
+    """The busiest hour, or minute of a history of less than two; None where no request is counted."""
+    is_long = bool(history) and history[-1].at - history[0].at >= 2 * HOUR
+    seconds = float(HOUR if is_long else MINUTE)
+    found = (Peak(*point, seconds) for point in _points(arrivals(history, seconds)))
+    return max(found, key=lambda each: each.requests_per_s, default=None)
+
+
+def past(history: Sequence[Snapshot], seconds: float = WINDOW) -> Load | None:
+    """What arrived in all of a history, times without a request among it; None where no request ended."""
+    seen = [found for each in windows(history, seconds) if (found := traffic(each)) is not None]
+    mean = arrivals(history, seconds).mean
+    if not seen or not mean:
+        return None
+    lengths = replace(workload(seen), request_rate=mean)
+    return Load(mean, lengths, history[-1].at - history[0].at, len(history[-1].engines))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from planner.errors import InputError
 from planner.units import count, duration, finite, memory
+from planner.verdict import Level, Verdict
 
 KIND = "experiment"
 """What planner.store.Shelf calls these documents, whose body `as_json` makes and `experiment_from` reads."""
@@ -115,6 +116,15 @@ class Statement(NamedTuple):
     judgement: Judgement
     reason: str
 
+    @property
+    def verdict(self) -> Verdict:
+        """The same for the top of a page."""
+        word = f"{self.judgement.value.capitalize()} here"
+        return Verdict(level=_LEVELS[self.judgement], word=word, reason=f"{self.text}. {self.reason}.")
+
+
+_LEVELS = {Judgement.HELD: Level.GOOD, Judgement.FAILED: Level.BAD, Judgement.OPEN: Level.UNKNOWN}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
@@ -149,6 +159,16 @@ class Experiment:
     def title(self) -> str:
         """A name to keep it under."""
         return f"{self.model.rstrip('/').rpartition('/')[2]}: {', '.join(self.kv_cache_dtypes)} on {self.device}"
+
+    @property
+    def setting(self) -> str:
+        """What ran where, and how often, in one line."""
+        rounds = len(self.of(self.kv_cache_dtypes[0]))
+        return (
+            f"{self.model} on {self.device}, vLLM {self.vllm_version}, {self.pool}; {count(self.prompts)} requests at "
+            f"once, {count(self.max_tokens)} tokens each, max_model_len {count(self.max_model_len)}, "
+            f"{count(rounds, 'rounds' if rounds > 1 else 'round')}"
+        )
 
     @property
     def kv_cache_dtypes(self) -> tuple[str, ...]:
@@ -267,12 +287,7 @@ def as_text(found: Experiment) -> str:
 
 
 def _lines(found: Experiment) -> Iterator[str]:
-    rounds = len(found.of(found.kv_cache_dtypes[0]))
-    yield f"{found.model} on {found.device}, vLLM {found.vllm_version}, {found.pool}"
-    yield (
-        f"{count(found.prompts)} requests at once, {count(found.max_tokens)} tokens each, max_model_len "
-        f"{count(found.max_model_len)}, {count(rounds, 'rounds' if rounds > 1 else 'round')}, an engine start each"
-    )
+    yield f"{found.setting}, an engine start each"
     for dtype in found.kv_cache_dtypes:
         runs, planned = found.of(dtype), found.planned[dtype]
         yield f"\nKV dtype {dtype}"
@@ -281,29 +296,29 @@ def _lines(found: Experiment) -> Iterator[str]:
         yield f"  tokens held            {count(tokens)}{against}"
         if planned.refusal:
             yield f"  the plan refused it    {planned.refusal}"
-        yield f"  memory                 {_range(memory, [run.memory_bytes for run in runs])}"
+        yield f"  memory                 {ranged(memory, [run.memory_bytes for run in runs])}"
         for name, key, expected in (
             ("time to first token", "ttft", planned.ttft_s),
             ("time per output token", "tpot", planned.tpot_s),
             ("latency", "e2e", None),
         ):
             parts = (
-                f"{which} {_range(duration, [getattr(getattr(run, key), which) for run in runs])}"
+                f"{which} {ranged(duration, [getattr(getattr(run, key), which) for run in runs])}"
                 for which in Percentiles._fields
             )
             planned_too = f"; planned {duration(expected)}" if expected is not None else ""
             yield f"  {name:<22} {', '.join(parts)}{planned_too}"
-        yield f"  tokens/s               {_range(count, [run.output_tokens_per_s for run in runs])}"
+        yield f"  tokens/s               {ranged(count, [run.output_tokens_per_s for run in runs])}"
     yield ""
     for text, how, why in found.statements:
         yield f"{how.value.capitalize()} here: {text}. {why}."
     yield from found.notes
 
 
-def _range(words: Callable[[float], str], values: Sequence[float | None]) -> str:
+def ranged(words: Callable[[float], str], values: Sequence[float | None]) -> str:
     """Median, and from where to where.
 
-    >>> _range(count, [3.0, 1.0, 2.0]), _range(count, [None])
+    >>> ranged(count, [3.0, 1.0, 2.0]), ranged(count, [None])
     ('2 (1 to 3)', 'not reported')
     """
     known = [value for value in values if value is not None]

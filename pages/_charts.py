@@ -1,6 +1,7 @@
 """Domain types -> figures. One way to draw a threshold, planned is dashed, every chart comes with its alt text."""
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from math import log10
 from typing import NamedTuple
 
@@ -8,6 +9,7 @@ import plotly.graph_objects as go
 import streamlit as st
 from plotly.basedatatypes import BaseFigure
 
+from monitor.arrivals import Spread
 from planner.article_speed import Rates
 from planner.compression import Outcome
 from planner.curves import Curve
@@ -24,6 +26,7 @@ _NAMES = {
     "available_kv": "KV cache",
 }
 THRESHOLD = "#808080"  # readable on white and on black
+_TOPS = (1.0, 0.93, 0.86, 0.79, 0.72)  # of labels whose lines are close to each other
 
 
 class Chart(NamedTuple):
@@ -176,6 +179,30 @@ def latency_over_load(curve: Curve, name: str) -> Chart:
     return _planned(curve, "requests at once", f"{name}, ms", scale=1e-3)
 
 
+def throughput_over_arrivals(curve: Curve) -> Chart:
+    """Output tokens a second against arrivals, each ceiling drawn."""
+    return _planned(curve, "arrivals, requests/s", "output tokens/s", scale=1)
+
+
+def latency_over_arrivals(curve: Curve) -> Chart:
+    """Time per output token against arrivals, with the ceilings and what was promised."""
+    return _planned(curve, "arrivals, requests/s", "time per output token, ms", scale=1e-3)
+
+
+def lengths(title: str, found: Spread) -> Chart:
+    """How many of all requests were how long."""
+    figure = _figure("tokens, up to", "of all requests", height=260)
+    labels = [count(bound) for bound in found.bounds]
+    figure.add_bar(
+        x=labels, y=found.shares, text=[share(each) for each in found.shares], textposition="auto", name=title
+    )
+    figure.update_layout(title={"text": title, "x": 0, "font": {"size": 14}})
+    figure.update_xaxes(type="category")
+    figure.update_yaxes(tickformat=".0%")
+    said = ", ".join(f"{share(each)} up to {label}" for each, label in zip(found.shares, labels, strict=True) if each)
+    return Chart(figure, f"{title}, tokens: {said}.")
+
+
 def _planned(curve: Curve, x_title: str, y_title: str, scale: float, kind: str = "linear") -> Chart:
     figure = _figure(x_title, y_title)
     figure.update_xaxes(type=kind, dtick=1 if kind == "log" else None)
@@ -183,9 +210,9 @@ def _planned(curve: Curve, x_title: str, y_title: str, scale: float, kind: str =
     figure.add_scatter(
         x=curve.x, y=[value / scale for value in curve.y], mode="lines", line_dash="dash", name="planned"
     )
-    for limit in curve.limits:
+    for limit, top in zip(curve.limits, cycle(_TOPS), strict=False):
         if limit.axis == "x":
-            _threshold(figure, x=limit.value, label=limit.label)
+            _threshold(figure, x=limit.value, label=limit.label, top=top)
         else:
             _threshold(figure, y=limit.value / scale, label=limit.label)
     return Chart(figure, curve.finding)
@@ -200,14 +227,21 @@ def _figure(x_title: str, y_title: str, height: int = 320) -> go.Figure:
 
 
 def _threshold(
-    figure: go.Figure, label: str, x: float | None = None, y: float | None = None, above: bool = True
+    figure: go.Figure,
+    label: str,
+    x: float | None = None,
+    y: float | None = None,
+    above: bool = True,
+    top: float = 1.0,
 ) -> None:
     style = {"line_dash": "dot", "line_color": THRESHOLD}
     note = {"text": label, "font_color": THRESHOLD, "showarrow": False}
     if x is not None:
         figure.add_vline(x=x, **style)
         is_log = figure.layout.xaxis.type == "log"  # an annotation on a log axis stands at the exponent
-        figure.add_annotation(x=log10(x) if is_log else x, y=1, yref="paper", xanchor="right", yanchor="bottom", **note)
+        figure.add_annotation(
+            x=log10(x) if is_log else x, y=top, yref="paper", xanchor="right", yanchor="bottom", **note
+        )
     else:
         figure.add_hline(y=y, **style)
         side = "bottom" if above else "top"

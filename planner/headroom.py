@@ -71,7 +71,11 @@ class Headroom:
     @property
     def factor(self) -> float | None:
         """How many times the present traffic it takes; None without traffic  [ratio]."""
-        return self.first.request_rate.value / self.request_rate if self.request_rate > 0 else None
+        return self.times(self.first)
+
+    def times(self, ceiling: Ceiling) -> float | None:
+        """How many times the present traffic that ceiling is; None without traffic  [ratio]."""
+        return ceiling.request_rate.value / self.request_rate if self.request_rate > 0 else None
 
     @property
     def gain(self) -> float:

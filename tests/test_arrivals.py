@@ -9,7 +9,7 @@ import pytest
 
 from monitor import metrics
 from monitor.__main__ import main
-from monitor.arrivals import arrivals, load, peak, spread, trend
+from monitor.arrivals import Peak, arrivals, load, past, peak, spread, trend
 from monitor.reading import read
 from monitor.series import Series
 from monitor.window import window
@@ -51,9 +51,19 @@ def test_what_is_not_counted_is_not_zero() -> None:
 
 def test_arrivals_hour_by_hour_and_the_busiest() -> None:
     pages = history([1.0, 3.0, 2.0], HOUR)
-    line = arrivals(pages)
-    assert line.values == (1.0, 3.0, 2.0)
-    assert peak(line) == (pages[2].at, 3.0)
+    assert arrivals(pages).values == (1.0, 3.0, 2.0)
+    assert peak(pages) == Peak(pages[2].at, 3.0, HOUR)
+    assert peak(()) is None
+
+
+def test_the_past_counts_idle_time() -> None:
+    """40 s at 3 requests/s and 80 s without any: 1 a second, of the usual lengths."""
+    found = past(history([3.0, 3.0, 0.0, 0.0, 0.0, 0.0], 20))
+    assert found is not None
+    assert (found.requests_per_s, found.seconds) == (pytest.approx(1.0), 120.0)
+    assert found.workload is not None
+    assert (found.workload.request_rate, found.workload.input_tokens) == (pytest.approx(1.0), INPUT)
+    assert past(history([0.0, 0.0], 20)) is None
 
 
 def test_a_restart_is_a_gap() -> None:

@@ -1,0 +1,76 @@
+"""A calibration from what was seen: its terms, its error before and after, and a name to keep it under."""
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from monitor.calibrate import Accuracy, Evidence, proven
+from monitor.calibrate import verdict as verdict_on
+from monitor.snapshot import Snapshot
+from pages import _loop_tables, _plan_shelf, _tables, _verdict
+from planner.calibration import Calibration
+from planner.errors import InputError
+from planner.plan import Plan
+from planner.verdict import Level, Verdict
+
+
+def show(plan: Plan, seen: Evidence, now: Snapshot, top: DeltaGenerator) -> None:
+    """Fits and shows it, its verdict at the top of the page; where it cannot, what is missing."""
+    fitted = _fitted(plan, seen, now)
+    with top.container():
+        _verdict.show_limit(plan)
+        _verdict.show(fitted if isinstance(fitted, Verdict) else verdict_on(*fitted))
+    if isinstance(fitted, Verdict):
+        st.caption(_verdict.escaped(f"None yet. {seen.finding}"))
+        return
+    found, later = fitted
+    st.caption(f"{seen.finding} Fitted on the first two thirds, proved on the last. {_note(plan, now)}")
+    _tables.show(_loop_tables.terms(found))
+    st.subheader("Its error on later windows")
+    if later:
+        _tables.show(_loop_tables.accuracy(later))
+    else:
+        st.caption("No later window is left: take a longer span.")
+    _save(found)
+
+
+def _fitted(plan: Plan, seen: Evidence, now: Snapshot) -> tuple[Calibration, list[Accuracy]] | Verdict:
+    today = f"{datetime.now(UTC):%Y-%m-%d}"
+    missing = f"it needs {seen.lack}." if seen.lack else ""
+    try:
+        if not missing:
+            return proven(plan, seen.steady, "not saved", today, now.engines[0] if now.engines else None)
+    except InputError as error:
+        missing = str(error)
+    action = "Take a longer span, or wait for more traffic." if seen.lack else "Change the plan in the sidebar."
+    return Verdict(level=Level.UNKNOWN, word="No calibration", reason=missing, action=action, context=plan.inputs)
+
+
+def _note(plan: Plan, now: Snapshot) -> str:
+    """Which model and device it will be of, where the server names another."""
+    served = ", ".join(sorted({engine.model_name for engine in now.engines if engine.model_name}))
+    device = f"on {plan.deployment.gpu.name}, as the sidebar has it"
+    same = served == plan.model.name
+    return f"It is of {plan.model.name} {device}." if same else (
+        f"It is of {plan.model.name} {device}; the server calls its model {served or 'nothing'}."
+    )  # fmt: skip
+
+
+def _save(found: Calibration) -> None:
+    def save() -> None:
+        name = st.session_state["calibration_name"]
+        if shelf is not None:
+            shelf.put(_plan_shelf.CALIBRATION, name, asdict(found) | {"name": name.strip()})
+        _plan_shelf.refresh()
+        st.toast(f"“{name}” is saved: choose it under Calibration in the sidebar.", icon=":material/check_circle:")
+
+    _plan_shelf.say_problem()
+    if _plan_shelf.kept(_plan_shelf.CALIBRATION) is None:
+        return
+    shelf = _plan_shelf.shelf()
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        st.text_input("Name", key="calibration_name", placeholder="chat-1, Monday")
+        st.button("Save the calibration", icon=":material/bookmark_add:", type="primary", key="save_calibration",
+                  on_click=_plan_shelf.act, args=(save,))  # fmt: skip
