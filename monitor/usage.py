@@ -97,23 +97,26 @@ class Held:
 
 
 IN_USE, PLANNED = "in use", "planned"
-"""What the lines are called; planned has its least and most beside it."""
+"""What the lines are called."""
+LEAST, MOST = f"{PLANNED} at least", f"{PLANNED} at most"
+"""The range of what is planned, which one engine alone has beside it."""
 
 
 def usage_lines(made: Plan, history: Sequence[Snapshot]) -> list[Series]:
-    """The share of the pool in use over time, and what the plan expects for what ran at each moment.
+    """The share of the pool in use over time, and what the plan expects for what ran at each moment, by engine.
 
-    Four lines an engine: in use, planned, planned at least, planned at most; the first alone where no request has
-    finished, since their lengths are then not known.
+    Nothing is planned where no request has finished, since lengths are then not known.
     """
     if len(history) < 2:
         return []
     engines = window(history[0], history[-1]).engines
-    several = len(engines) > 1
+    if len(engines) == 1:
+        return _of_engine(made, engines[0], history)
     return [
-        line._replace(name=f"{line.name}, engine {engine.engine}" if several else line.name)
+        line._replace(name=f"{line.name}, engine {engine.engine}")
         for engine in engines
         for line in _of_engine(made, engine, history)
+        if line.name in (IN_USE, PLANNED)
     ]
 
 
@@ -130,6 +133,6 @@ def _of_engine(made: Plan, seen: EngineWindow, history: Sequence[Snapshot]) -> l
     expected = [None if value is None else held.share(value) for value in running.values]
     planned = {
         name: tuple(None if share is None else share[part] for share in expected)
-        for part, name in enumerate((PLANNED, f"{PLANNED} at least", f"{PLANNED} at most"))
+        for part, name in enumerate((PLANNED, LEAST, MOST))
     }
     return [used._replace(name=IN_USE), *(Series(name, running.times, values) for name, values in planned.items())]

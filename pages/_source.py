@@ -126,6 +126,17 @@ def groups() -> list[str]:
     return sorted({target.group for target in source().targets() if target.group})
 
 
+def in_group(group: str) -> list[str]:
+    """Names of the servers in a group."""
+    return [target.name for target in source().targets() if target.group == group]
+
+
+def address(name: str) -> str:
+    """Where a server is."""
+    found = of(name).state(name)
+    return name if found is None else found.target.url
+
+
 def fleet() -> list[Member]:
     """All servers judged, or as they were when the session paused."""
     if not (st.session_state.get("paused") and "last_fleet" in st.session_state):

@@ -7,7 +7,6 @@ from typing import Any
 
 import streamlit as st
 
-from monitor.deviation import Comparison, Deviation
 from monitor.report import as_json
 from monitor.snapshot import Snapshot
 from planner import units
@@ -76,42 +75,6 @@ def predictions(plan: Plan) -> Rows:
         {"Prediction": name, "Value": form(value.value), "Range": f"{form(value.low)} to {form(value.high)}"}
         for name, value, form in shown
     ]
-
-
-def comparison(found: Comparison) -> Rows:
-    """Planned and actual side by side."""
-    return [_deviation_row(each) for each in found.deviations]
-
-
-def _deviation_row(each: Deviation) -> dict[str, str]:
-    planned = each.planned
-    state = MISSING if each.ratio is None else "✗ off" if each.is_off else "✓ as planned"
-    return {
-        "Quantity": each.quantity,
-        "Planned": MISSING if planned is None else _in_unit(planned.value, each.unit),
-        "Expected": MISSING if planned is None else _expected(planned, each.unit),
-        "Actual": MISSING if each.actual is None else _in_unit(each.actual, each.unit),
-        "Actual / planned": MISSING if each.ratio is None else units.share(each.ratio),
-        "Verdict": state,
-        "Likely cause": each.cause,
-        "Rests on": each.note,
-    }
-
-
-def _expected(planned: Range, unit: str) -> str:
-    if planned.low == planned.high:
-        return "exactly that"
-    return f"{_in_unit(planned.low, unit)} to {_in_unit(planned.high, unit)}"
-
-
-def _in_unit(value: float, unit: str) -> str:
-    match unit:
-        case "s":
-            return units.duration(value)
-        case "bytes":
-            return units.memory(value)
-        case _:
-            return units.count(value, unit)
 
 
 def configuration(page: Snapshot) -> Rows:

@@ -1,38 +1,52 @@
-"""Planned vs actual: the plan against the server watched, each difference with its likely cause."""
+"""Planned vs actual: a plan against a server, a group or a span of history, each difference with its likely cause."""
 
 import streamlit as st
 
-from monitor.compare import compare
-from pages import _inputs, _source, _tables, _verdict
+from pages import _compare_plan, _comparison, _plan_actions, _source, _span, _tables
+from planner.record import to_json
 
-plan = _inputs.made()
+NOW, BACK, DRIFT = "Now", "Looking back", "Drift over days"
+
 st.title("Planned vs actual")
 _source.choose()
-target = _source.target()
-if target is None:
+_plan_actions.said()
+target, groups = _source.target(), _source.groups()
+group = st.selectbox("Group", groups, index=None, key="group", bind="query-params",
+                     placeholder="the server to watch alone") if groups else None  # fmt: skip
+names = _source.in_group(group) if group else [target] if target else []
+if not names:
     _source.connect()
     st.stop()
-if plan.capacity is None:
-    _verdict.show(plan.verdict)
-    st.stop()
-st.segmented_control(
-    "Window", list(_source.SPANS), default=_source.DEFAULT_SPAN, key="span", bind="query-params", required=True
-)
+
+with st.container(horizontal=True, vertical_alignment="bottom"):
+    when = st.segmented_control("When", [NOW, BACK, DRIFT], default=NOW, key="when", bind="query-params", required=True)
+    if when == NOW:
+        st.segmented_control(
+            "Window of every rate", list(_source.SPANS), default=_source.DEFAULT_SPAN, key="span", bind="query-params",
+            required=True,
+        )  # fmt: skip
+        st.toggle("Pause", key="paused")
+plan = _compare_plan.chosen(names)
 
 
 @st.fragment(run_every=_source.refresh())
-def page() -> None:
-    """Redrawn with every scrape."""
-    state = _source.state(target)
-    if state.latest is None:
-        _verdict.show(_source.verdict(state))
-        return
-    window = state.window(_source.span())
-    for engine in window.engines if window else state.latest.engines:
-        found = compare(plan, engine)
-        st.subheader(f"{found.model_name or 'Model not named'}, engine {found.engine or '0'}", anchor=False)
-        _verdict.show(found.verdict)
-        _tables.show(_tables.comparison(found))
+def live() -> None:
+    """Redrawn with every scrape, unless paused."""
+    _comparison.now(plan, names)
 
 
-page()
+if when == NOW:
+    live()
+else:
+    start, end = _span.chosen()
+    if when == BACK:
+        _comparison.between(plan, names, start, end)
+    else:
+        name = st.selectbox("Server", names, key="drift_of", bind="query-params") if group else names[0]
+        _comparison.drift(plan, name, start, end)
+
+st.subheader("The same from the shell", anchor=False)
+st.code(f"python -m monitor compare PLAN.json {_source.address(names[0])}", language="bash")
+st.download_button(
+    "PLAN.json", _tables.as_text(to_json(plan)), "PLAN.json", "application/json", icon=":material/download:"
+)
