@@ -32,6 +32,12 @@ PLAN = {
     "model": "demo/tiny-llama", "gpu": "cpu", "cpu_kvcache_space": 0.0625, "max_model_len": 2048,
     "input_tokens": 600, "output_tokens": 800, "concurrency": 24,
 }  # fmt: skip
+CONFIG = """\
+store = "sqlite:///{store}"
+[[targets]]
+name = "tiny"
+url = "{url}"
+"""
 LOAD = load.Request(prompt_tokens=600, output_tokens=800)
 
 
@@ -48,7 +54,7 @@ def main() -> None:
         with serving(engine) as url:
             stop = load.start(url, concurrency=24, request=LOAD)
             try:
-                watch(url, given.port)
+                watch(url, given.port, Path(folder))
             finally:
                 stop.set()
 
@@ -59,11 +65,16 @@ def dashboard(port: int) -> list[str]:
     return [sys.executable, "-m", "streamlit", "run", "app.py", *options]
 
 
-def watch(engine: str, port: int) -> None:
-    """Run the dashboard until it is stopped, and open it on the live page of this engine where there is a screen."""
-    page = f"http://localhost:{port}/live?{urlencode({**PLAN, 'endpoint': engine})}"
+def watch(engine: str, port: int, folder: Path) -> None:
+    """Run the dashboard until it is stopped, and open it on the live page of this engine where there is a screen.
+
+    It records in the folder, which goes with the demo.
+    """
+    config = folder / "monitor.toml"
+    config.write_text(CONFIG.format(store=folder / "monitor.db", url=engine))
+    page = f"http://localhost:{port}/live?{urlencode({**PLAN, 'endpoint': 'tiny'})}"
     print(f"The dashboard: {page}\nCtrl-C ends everything.", flush=True)
-    running = subprocess.Popen(dashboard(port))
+    running = subprocess.Popen(dashboard(port), env={**os.environ, "KV_MONITOR_CONFIG": str(config)})
     try:
         if sys.platform != "linux" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
             time.sleep(3)

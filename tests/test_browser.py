@@ -21,7 +21,8 @@ from tests.conftest import ROOT
 
 PAGES = {
     "": "Overview", "plan": "Plan capacity", "speed": "Speed", "compression": "Compression", "cost": "Cost",
-    "catalog": "Models and devices", "live": "Live", "compare": "Planned vs actual", "article": "The article, checked",
+    "catalog": "Models and devices", "live": "Live", "fleet": "Fleet", "history": "History", "alerts": "Alerts",
+    "compare": "Planned vs actual", "article": "The article, checked",
 }  # fmt: skip
 TINY = {"model": "demo/tiny-llama", "gpu": "cpu", "cpu_kvcache_space": 1, "max_model_len": 2048,
         "input_tokens": 600, "output_tokens": 300, "concurrency": 12}  # fmt: skip
@@ -153,17 +154,27 @@ def test_a_real_engine_is_watched_and_compared(
         assert "KV cache" in verdict(page, "Healthy.")
         page.wait_for_function(
             "[...document.querySelectorAll('[data-testid=stMetric]')].some("
-            "each => /KV tokens in use/.test(each.innerText) && !/\\b0 of/.test(each.innerText))"
+            "each => /KV cache in use/.test(each.innerText) && /[1-9][\\d,]* of 524,288 tokens/.test(each.innerText))"
         )
+        page.get_by_text("Latency", exact=True).click()
+        page.get_by_role("row").filter(has_text="Arrival to first token").get_by_text(" to ").first.wait_for()
+        page.get_by_text("KV cache", exact=True).click()
+        fleet = visit("fleet", **TINY, height=900)
+        assert "524,288 tokens" in fleet.get_by_role("row").filter(has_text="tiny").first.inner_text()
+        fleet.get_by_test_id("stDataFrame").wait_for()
+        past = visit("history", **TINY, endpoint=engine, back="15 min", height=1800)
+        assert "tokens/s" in verdict(past, "KV cache at most")
         held = visit("compare", **TINY, endpoint=engine, span="1 min", height=1100)
         assert "524,288" in held.get_by_role("row").filter(has_text="kv_cache_size_tokens").inner_text()
-        assert "as planned" in held.get_by_role("row").filter(has_text="num_gpu_blocks").inner_text()
+        assert "✓" in held.get_by_role("row").filter(has_text="num_gpu_blocks").inner_text()
         verdict(held, "As planned.")
         held.wait_for_timeout(20_000)  # a few scrapes, for the lines of the pictures
         held.screenshot(path=shots / "compare.png")
         page.screenshot(path=shots / "live.png")
-    held.context.close()
-    page.context.close()
+        fleet.screenshot(path=shots / "fleet.png")
+        past.screenshot(path=shots / "history.png")
+    for each in (held, page, fleet, past):
+        each.context.close()
     wrong = visit("compare", **{**TINY, "kv_cache_dtype": "fp8"}, endpoint=engine)
     assert "KV dtype: planned fp8, the server runs auto" in verdict(wrong, "Not as planned.")
     both = visit("", **TINY, endpoint=engine, height=800)
