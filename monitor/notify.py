@@ -90,7 +90,7 @@ class _Receiver:
     def problem(self) -> str:
         if not self._trouble:
             return ""
-        waiting = f"; {len(self.waiting)} events wait" if self.waiting else ""
+        waiting = f"; {len(self.waiting)} waiting" if self.waiting else ""
         lost = f"; {self._lost} given up" if self._lost else ""
         return f"webhook {self._webhook.name}: {self._trouble}{waiting}{lost}"
 

@@ -109,7 +109,7 @@ def test_a_failing_receiver_is_shown_and_does_not_hold_up_another() -> None:
             notifier.tell(numbered(0), TARGET)
             notifier.tell(numbered(1), TARGET)
             eventually(lambda: len(fine.bodies) == 2 and notifier.problem)
-            problem = "webhook broken: the server answered 500 Internal Server Error; 2 events wait"
+            problem = "webhook broken: the server answered 500 Internal Server Error; 2 waiting"
             assert notifier.problem == problem
             assert "s3cret" not in notifier.problem
 
@@ -159,7 +159,7 @@ def test_an_address_that_cannot_be_reached_is_said(url: str, problem: str) -> No
     with telling(Webhook(name="ops", url=url), pauses=(60.0,)) as notifier:
         notifier.tell(numbered(0), TARGET)
         eventually(lambda: notifier.problem)
-        assert notifier.problem == f"webhook ops: {problem}; 1 events wait"
+        assert notifier.problem == f"webhook ops: {problem}; 1 waiting"
 
 
 def test_the_address_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
