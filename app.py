@@ -71,7 +71,7 @@ app = st.App(__file__, lifespan=lifespan)
 def frame() -> None:
     """What every page has: navigation, the plan's inputs, and one place where wrong input is shown."""
     st.set_page_config(page_title="KV cache planner and monitor", page_icon="🧮", layout="wide")
-    page = st.navigation(pages())
+    page = st.navigation(pages(), expanded=True)
     _inputs.sidebar(_source.names(), _plan_shelf.calibrations())
     page.run()
 

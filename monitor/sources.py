@@ -66,6 +66,8 @@ class Sources:
         threading.Thread(target=self._look, name="monitor.toml", daemon=True).start()
 
     def _look(self) -> None:
+        if self.prometheus is not None:
+            self.prometheus.targets()  # so that the first visitor does not wait for it
         while not self._ended.wait(LOOK):
             self.reload()
 
