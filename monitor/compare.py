@@ -16,7 +16,7 @@ from monitor.window import EngineWindow, longest_run, window
 from planner.errors import InputError
 from planner.latency import Latency, Range, latency
 from planner.plan import Plan
-from planner.units import count, memory
+from planner.units import count, duration, memory
 from planner.workload import Workload
 
 LOAD_BAND = 0.25
@@ -46,7 +46,7 @@ def compare(
     load = None if window is None else traffic(window)
     held = usage.Held.by(made, engine, load)
     pages = history or ((window.before, window.after) if window else (engine,))
-    span = "" if window is None else f"; rates over {window.seconds:.3g} s"
+    span = "" if window is None else f"; rates over {duration(window.seconds)}"
     return Comparison(
         engine=engine.engine,
         model_name=engine.model_name,

@@ -8,9 +8,10 @@ from monitor.compare import over
 from monitor.deviation import Comparison
 from monitor.snapshot import Snapshot
 from monitor.window import longest_run
-from planner.forecast import forecast
+from planner.forecast import LEAST, SIGNIFICANT, Forecast, forecast
 from planner.plan import Plan
-from planner.units import share
+from planner.units import count, share
+from planner.verdict import Level, Verdict
 
 DAY = 86_400.0
 DRAWN = ("kv_usage_mean", "tpot_s", "ttft_s", "output_tokens_per_s", "running", "prefix_hit_ratio")
@@ -48,17 +49,46 @@ class Drift:
     ratios: tuple[float, ...]
 
     @property
+    def trend(self) -> Forecast | None:
+        """The line through the ratios; None where there are too few."""
+        return forecast(self.times, self.ratios)
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether they grow or fall by more than chance."""
+        return self.trend is not None and abs(self.trend.slope) > SIGNIFICANT * self.trend.error
+
+    @property
     def finding(self) -> str:
         """Whether it moves, in words."""
-        line = forecast(self.times, self.ratios)
-        first, last = self.ratios[0], self.ratios[-1]
-        seen = f"{self.quantity} was {share(first)} of the plan and is {share(last)}"
+        line = self.trend
+        seen = f"{self.quantity} was {share(self.ratios[0])} of the plan and is {share(self.ratios[-1])}"
         if line is None:
             return f"{seen}; too few periods for a trend."
-        if abs(line.slope) <= 2 * line.error:
+        if not self.is_moving:
             return f"{seen}; it does not drift."
         way = "grows" if line.slope > 0 else "falls"
         return f"{seen}; it {way} by {share(abs(line.slope) * DAY)} of the plan a day."
+
+
+def verdict(found: Sequence[Drift], context: str = "") -> Verdict:
+    """Whether anything drifts, and what drifts fastest."""
+    moving = sorted(
+        (each for each in found if each.is_moving), key=lambda each: -abs(each.trend.slope if each.trend else 0)
+    )
+    if moving:
+        level, word, reason = Level.WARNING, "Drifts", moving[0].finding
+    elif any(each.trend for each in found):
+        level, word, reason = (
+            Level.GOOD,
+            "Steady",
+            f"{count(len(found), 'quantities')} are as near to the plan as they were.",
+        )
+    else:
+        level, word = Level.UNKNOWN, "Too few days"
+        reason = f"a trend needs {LEAST} days on which requests finished."
+    action = "" if level is not Level.UNKNOWN else "Choose a longer span."
+    return Verdict(level=level, word=word, reason=reason, action=action, context=context)
 
 
 def periods(made: Plan, history: Sequence[Snapshot], seconds: float = DAY) -> list[Period]:

@@ -96,8 +96,8 @@ def sums(made: Plan, found: Sequence[Server]) -> tuple[Deviation, ...]:
     held = None if made.capacity is None else Range(*(getattr(each, tokens) for each in made.capacity)).times(replicas)
     own = None if made.latency is None else made.latency.output_tokens_per_s.times(len(found))
     for_traffic = _added(rate, "tokens/s", found)
-    note = f"the plan × {count(len(found), 'servers')}"
     gone = f"{', '.join(silent)} said nothing. " if silent else ""
+    note = f"the plan × {count(len(found), 'servers')}"
     capacity = Deviation(quantity=tokens, unit="tokens", planned=held, actual=_added(tokens, "tokens", found).actual,
                          note=note)  # fmt: skip
     at_own_load = Deviation(quantity=rate, unit="tokens/s", planned=own, actual=for_traffic.actual,

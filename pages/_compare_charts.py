@@ -29,7 +29,7 @@ def usage(lines: Sequence[Series], marks: Marks) -> Chart:
                 trace |= {"fill": "tonexty", "fillcolor": _FILL}
         elif trace["name"].startswith(PLANNED):
             trace["line"] = {"dash": "dash"}
-    return chart
+    return _from_zero(chart)
 
 
 def drift(found: Sequence[Drift]) -> Chart:
@@ -40,5 +40,12 @@ def drift(found: Sequence[Drift]) -> Chart:
         for each in found
     ]
     chart = _monitor_charts.over_time(_OF_PLAN, lines, thresholds={"as planned": 1.0})
-    chart.figure.to_dict()["layout"]["yaxis"] |= {"range": None, "rangemode": "tozero"}
+    return _from_zero(chart)
+
+
+def _from_zero(chart: Chart) -> Chart:
+    """With an axis that reaches as far as the lines: how far they are apart is what is looked for."""
+    axis = chart.figure.to_dict()["layout"]["yaxis"]
+    axis.pop("range")
+    axis |= {"rangemode": "tozero", "tickformat": ".3~p", "hoverformat": ".3~p"}
     return chart

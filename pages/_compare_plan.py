@@ -17,11 +17,16 @@ from planner.record import from_json
 SIDEBAR, SAVED, ADOPTED = "The sidebar's", "A saved one", "The server's own"
 
 
-def chosen(names: Sequence[str]) -> Plan:
-    """The plan to hold these servers against; without one the page ends."""
-    which = st.segmented_control(
+def choice() -> str:
+    """Where the plan is taken from."""
+    which: str = st.segmented_control(
         "Plan", [SIDEBAR, SAVED, ADOPTED], default=SIDEBAR, key="plan_from", bind="query-params", required=True
     )
+    return which
+
+
+def chosen(which: str, names: Sequence[str]) -> Plan:
+    """The plan to hold these servers against; without one the page ends."""
     try:
         found = _saved() if which == SAVED else _adopted(names) if which == ADOPTED else _inputs.made()
     except InputError as error:

@@ -25,13 +25,12 @@ def deviations(found: Iterable[Deviation]) -> Rows:
     """Planned and actual side by side, in the order in which causes are looked for."""
     return [
         {
-            "Quantity": each.quantity,
+            "Quantity": each.quantity.replace("_", " "),
             "Planned": MISSING if each.planned is None else _range(each.planned, each.unit),
             "Actual": MISSING if each.actual is None else _written(each.actual, each.unit),
-            "Ratio": MISSING if each.ratio is None else units.share(each.ratio),
-            "Range": _state(each),
-            "Likely cause": each.cause,
-            "Rests on": each.note,
+            "Ratio": MISSING if each.ratio is None else _unbroken(units.share(each.ratio)),
+            "Range": _unbroken(_state(each)),
+            "Likely cause, and what it rests on": " ".join(filter(None, (each.cause, each.note and f"[{each.note}]"))),
         }
         for each in found
     ]
@@ -50,8 +49,16 @@ def _range(planned: Range, unit: str) -> str:
     return f"{middle} ({_written(planned.low, unit)} to {_written(planned.high, unit)})"
 
 
+def _unbroken(text: str) -> str:
+    """The same in one line of a narrow column."""
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
+
+
 def _written(value: float, unit: str) -> str:
-    return _FORMS[unit](value) if unit in _FORMS else units.count(value, unit)
+    if unit in _FORMS:
+        return _FORMS[unit](value)
+    is_part = value < 100 and not float(value).is_integer()
+    return f"{value:.3g} {unit}" if is_part else units.count(value, unit)
 
 
 def servers(found: Sequence[Server]) -> Rows:
@@ -85,7 +92,7 @@ def drifts(found: Sequence[Drift]) -> Rows:
     """What moved, and whether that is more than chance."""
     return [
         {
-            "Quantity": each.quantity,
+            "Quantity": each.quantity.replace("_", " "),
             "Engine": each.engine or MISSING,
             "First": units.share(each.ratios[0]),
             "Last": units.share(each.ratios[-1]),

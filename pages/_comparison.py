@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import streamlit as st
 
-from monitor.drift import drifts, periods, points
+from monitor.drift import drifts, periods, points, verdict
 from monitor.group import Server, group_verdict, servers, sums
 from monitor.panels import marks
 from monitor.snapshot import Snapshot
@@ -64,11 +64,8 @@ def drift(made: Plan, name: str, start: float, end: float) -> None:
     """How actual over planned moved, day by day."""
     history = _source.of(name).snapshots(name, start, end, points(start, end))
     found = drifts(periods(made, history))
+    _verdict.show(verdict(found, f"{name}; plan: {made.inputs}"))
     if not found:
-        st.info(
-            f"{name}: drift needs two days at least on which requests finished. Choose a longer span.",
-            icon=":material/info:",
-        )
         return
     _charts.show(_compare_charts.drift(found), key="drift")
     _tables.show(_compare_tables.drifts(found))

@@ -11,14 +11,12 @@ st.title("Planned vs actual")
 _source.choose()
 _plan_actions.said()
 target, groups = _source.target(), _source.groups()
-group = st.selectbox("Group", groups, index=None, key="group", bind="query-params",
-                     placeholder="the server to watch alone") if groups else None  # fmt: skip
-names = _source.in_group(group) if group else [target] if target else []
-if not names:
-    _source.connect()
-    st.stop()
-
 with st.container(horizontal=True, vertical_alignment="bottom"):
+    group = None
+    if groups:
+        group = st.selectbox("Group", groups, index=None, key="group", bind="query-params", width=200,
+                             placeholder="the server alone")  # fmt: skip
+    which = _compare_plan.choice()
     when = st.segmented_control("When", [NOW, BACK, DRIFT], default=NOW, key="when", bind="query-params", required=True)
     if when == NOW:
         st.segmented_control(
@@ -26,7 +24,11 @@ with st.container(horizontal=True, vertical_alignment="bottom"):
             required=True,
         )  # fmt: skip
         st.toggle("Pause", key="paused")
-plan = _compare_plan.chosen(names)
+names = _source.in_group(group) if group else [target] if target else []
+if not names:
+    _source.connect()
+    st.stop()
+plan = _compare_plan.chosen(which, names)
 
 
 @st.fragment(run_every=_source.refresh())

@@ -28,6 +28,9 @@ TINY = {"model": "demo/tiny-llama", "gpu": "cpu", "cpu_kvcache_space": 1.0, "max
 ADOPT = {"plan_from": "The server's own", "adopt_model": "demo/tiny-llama", "adopt_gpu": "cpu"}
 
 
+NBSP, WHY = "\N{NO-BREAK SPACE}", "Likely cause, and what it rests on"
+
+
 @pytest.fixture
 def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Servers:
     (tmp_path / "monitor.toml").write_text(f'store = "sqlite:///{tmp_path / "kept.sqlite"}"\n')
@@ -63,7 +66,7 @@ def opened(watched: Servers) -> Open:
 
 
 def quantities(found: AppTest, table: int = 0) -> dict[str, dict[str, str]]:
-    return {row["Quantity"].replace("\\", ""): row for row in rows(found.table[table])}
+    return {row["Quantity"].replace(" ", "_"): row for row in rows(found.table[table])}
 
 
 def test_a_server_as_planned(opened: Open) -> None:
@@ -72,7 +75,7 @@ def test_a_server_as_planned(opened: Open) -> None:
     assert "**As planned.**" in boxes(found)
     tokens = quantities(found)["kv_cache_size_tokens"]
     assert (tokens["Planned"], tokens["Actual"]) == ("524,288 tokens, exactly", "524,288 tokens")
-    assert (tokens["Ratio"], tokens["Range"]) == ("100 %", "✓ within")
+    assert (tokens["Ratio"], tokens["Range"]) == (f"100{NBSP}%", f"✓{NBSP}within")
 
 
 def test_a_wrong_kv_dtype_is_named_first(opened: Open) -> None:
@@ -81,14 +84,14 @@ def test_a_wrong_kv_dtype_is_named_first(opened: Open) -> None:
     assert f"Likely cause: {cause}" in boxes(found)
     assert any(text.value.startswith(f"1. {cause}") for text in found.markdown)
     row = quantities(found)["kv_cache_size_tokens"]
-    assert (row["Ratio"], row["Range"], row["Likely cause"]) == ("50 %", "✗ outside", cause)
+    assert (row["Ratio"], row["Range"], row[WHY]) == (f"50{NBSP}%", f"✗{NBSP}outside", cause)
 
 
 @pytest.mark.parametrize("name", ["chat-1", "chat-2", "busy"])
 def test_a_server_adopted_as_plan_is_as_planned(opened: Open, name: str) -> None:
     found = opened(endpoint=name, **ADOPT)
     tokens = quantities(found)["kv_cache_size_tokens"]
-    assert (tokens["Ratio"], tokens["Range"]) == ("100 %", "✓ within")
+    assert (tokens["Ratio"], tokens["Range"]) == (f"100{NBSP}%", f"✓{NBSP}within")
     if name != "busy":
         assert "**As planned.**" in boxes(found)
 
@@ -120,7 +123,7 @@ def test_a_group_has_its_worst_server_first_and_its_sums(opened: Open) -> None:
     assert "nothing listens there" in servers[1]["First cause"]
     total = quantities(found, 1)["kv_cache_size_tokens"]
     assert (total["Planned"], total["Actual"]) == ("1,572,864 tokens, exactly", "526,848 tokens")
-    assert total["Likely cause"].startswith("chat-3 said nothing. block count: ")
+    assert total[WHY].startswith("chat-3 said nothing. block count: ")
     assert found.selectbox(key="in_full").value == "chat-2"
 
 
@@ -170,12 +173,13 @@ def test_drift_is_drawn_when_asked(opened: Open, watched: Servers, tmp_path: Pat
     history = tuple(days(10, 0.01))
     watched.snapshots = lambda name, start, end, points=240: history  # type: ignore[method-assign]
     found = opened(endpoint="chat-1", plan_from="A saved one", when="Drift over days")
-    table = {row["Quantity"].replace("\\", ""): row for row in rows(found.table[0])}
-    assert table["tpot_s"]["Periods"] == "10"
-    assert table["tpot_s"]["Finding"].endswith("it grows by 1.1 % of the plan a day.")
+    table = {row["Quantity"]: row for row in rows(found.table[0])}
+    assert table["tpot s"]["Periods"] == "10"
+    assert table["tpot s"]["Finding"].endswith("it grows by 1.1 % of the plan a day.")
+    assert "**Drifts.** tpot_s was " in boxes(found)
     figure = json.loads(found.get("plotly_chart")[0].proto.spec)
     assert len(next(trace for trace in figure["data"] if trace["name"] == "tpot_s")["y"]) == 10
 
 
 def test_a_single_day_is_no_drift(opened: Open) -> None:
-    assert "drift needs two days" in boxes(opened(**TINY, endpoint="chat-1", when="Drift over days"))
+    assert "**Too few days.**" in boxes(opened(**TINY, endpoint="chat-1", when="Drift over days"))
