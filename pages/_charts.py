@@ -212,7 +212,8 @@ def _planned(curve: Curve, x_title: str, y_title: str, scale: float, kind: str =
     )
     for limit, top in zip(curve.limits, cycle(_TOPS), strict=False):
         if limit.axis == "x":
-            _threshold(figure, x=limit.value, label=limit.label, top=top)
+            side = "left" if limit.value < curve.x[-1] / 4 and kind == "linear" else "right"
+            _threshold(figure, x=limit.value, label=limit.label, top=top, side=side)
         else:
             _threshold(figure, y=limit.value / scale, label=limit.label)
     return Chart(figure, curve.finding)
@@ -233,16 +234,15 @@ def _threshold(
     y: float | None = None,
     above: bool = True,
     top: float = 1.0,
+    side: str = "right",
 ) -> None:
     style = {"line_dash": "dot", "line_color": THRESHOLD}
     note = {"text": label, "font_color": THRESHOLD, "showarrow": False}
     if x is not None:
         figure.add_vline(x=x, **style)
         is_log = figure.layout.xaxis.type == "log"  # an annotation on a log axis stands at the exponent
-        figure.add_annotation(
-            x=log10(x) if is_log else x, y=top, yref="paper", xanchor="right", yanchor="bottom", **note
-        )
+        figure.add_annotation(x=log10(x) if is_log else x, y=top, yref="paper", xanchor=side, yanchor="bottom", **note)
     else:
         figure.add_hline(y=y, **style)
-        side = "bottom" if above else "top"
-        figure.add_annotation(y=y, x=0, xref="paper", xanchor="left", yanchor=side, **note)
+        upright = "bottom" if above else "top"
+        figure.add_annotation(y=y, x=0, xref="paper", xanchor="left", yanchor=upright, **note)

@@ -20,12 +20,12 @@ _METRICS = {
     "ttft_s": "Time to first token",
     "output_tokens_per_s": "Output tokens a second",
 }
-KINDS = {
+_KINDS = {
     "kv_cache": "KV cache",
     "max_num_seqs": "--max-num-seqs",
-    "compute": "The device's time",
-    "ttft": "Promised time to first token",
-    "tpot": "Promised time per output token",
+    "compute": "the device's time",
+    "ttft": "promised time to first token",
+    "tpot": "promised time per output token",
 }
 
 
@@ -79,15 +79,13 @@ def ceilings(found: Headroom) -> Rows:
 
 
 def _ceiling_row(each: Ceiling, found: Headroom) -> dict[str, str]:
-    rate = each.request_rate
+    rate, reason = each.request_rate, each.reason
     return {
-        "What stops it": KINDS[each.kind],
-        "At": units.rate(rate.value, "requests/s"),
-        "Range": _range(rate),
+        "What stops it": f"{reason[:1].upper()}{reason[1:]}",
+        "At": f"{units.rate(rate.value, 'requests/s')} ({_range(rate)})",
         "Times the present traffic": _times(found.times(each)),
         "Running then": MISSING if each.kind == "compute" else units.count(each.streams),
         "Time per output token then": _tpot(each.latency),
-        "Why": each.reason,
     }
 
 
@@ -111,8 +109,8 @@ def _figures(plan: Plan, room: Headroom | None, rate: float) -> dict[str, str]:
         else units.count(plan.capacity[0].kv_cache_size_tokens, "tokens"),
         "Requests at once, a replica": units.count(plan.streams),
         "Takes at most": MISSING if first is None else units.rate(first.request_rate.value, "requests/s"),
-        "Range": MISSING if first is None else _range(first.request_rate),
-        "Then": str(plan.limit or MISSING) if first is None else KINDS[first.kind],
+        "Its range, requests/s": MISSING if first is None else _range(first.request_rate),
+        "What stops it then": str(plan.limit or MISSING) if first is None else _KINDS[first.kind],
         "Times the present traffic": _times(room and room.factor),
         f"Time per output token {at_now}": _tpot(loaded.latency),
         f"A million output tokens {at_now}": _usd(loaded.cost),
@@ -122,7 +120,7 @@ def _figures(plan: Plan, room: Headroom | None, rate: float) -> dict[str, str]:
 
 
 def _range(found: Range) -> str:
-    return f"{units.rate(found.low, '')}to {units.rate(found.high, 'requests/s')}"
+    return f"{units.rate(found.low, '')}to {units.rate(found.high, '')}".strip()
 
 
 def _tpot(found: Latency | None) -> str:

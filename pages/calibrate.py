@@ -10,8 +10,7 @@ from monitor.calibrate import evidence, uncalibrated
 from pages import _calibration_form, _charts, _inputs, _loop_tables, _source, _span, _tables
 from planner.workload import Workload
 
-PAGES = 720
-"""Of a span; 5 s apart in an hour."""
+PAGES = 720  # of a span: 5 s apart in an hour
 LENGTHS = {"Prompts": metrics.PROMPT_LENGTH, "Outputs": metrics.OUTPUT_LENGTH}
 MEAN, PEAK = "the mean of the span", "its busiest stretch"
 

@@ -5,6 +5,7 @@ import streamlit as st
 from monitor.benchmark_check import check
 from monitor.benchmark_results import ACCEPTED, measurements_in
 from monitor.experiment_result import KIND, experiment_from
+from monitor.times import moment
 from pages import _compare_tables, _experiment_form, _experiment_tables, _inputs, _plan_shelf, _tables, _verdict
 from planner.errors import InputError
 
@@ -26,7 +27,7 @@ else:
     for statement in found.statements[:2]:
         with verdicts:
             _verdict.show(statement.verdict)
-    st.caption(_verdict.escaped(f"{found.setting}. {' '.join(found.notes)}"))
+    st.caption(_verdict.escaped(f"{moment(found.at)}: {found.setting}. {' '.join(found.notes)}"))
     _tables.show(_experiment_tables.statements(found))
     st.markdown("Measured, the median of the rounds with its range, beside the plan")
     _tables.show(_experiment_tables.medians(found))

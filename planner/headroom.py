@@ -86,9 +86,9 @@ class Headroom:
     @property
     def finding(self) -> str:
         """The sentence for a page."""
-        most = f"{self.first.request_rate.value:.3g} requests/s"
+        most = rate(self.first.request_rate.value, "requests/s")
         if self.factor is not None:
-            more = f"{self.factor:.2g} times what arrives" if self.factor >= 1 else "less than arrive"
+            more = f"{rate(self.factor, 'times')} what arrives" if self.factor >= 1 else "less than arrive"
             most = f"{most}, {more}"
         return f"It takes {most}; then {self.first.reason} Without that: {share(self.gain)} more."
 
@@ -181,9 +181,8 @@ def growth(made: Plan, found: Headroom) -> Growth:
     rates = [each.output_tokens_per_s.value for each in loads]
     x = [each / made.workload.output_tokens for each in rates]
     end = _BEYOND * max(x[-1], found.request_rate)
-    lines = [Line("x", each.request_rate.value, each.kind) for each in found.ceilings if each.request_rate.value < end]
-    if found.request_rate > 0:
-        lines.append(Line("x", found.request_rate, "now"))
+    lines = [Line("x", found.request_rate, "now")] if found.request_rate > 0 else []
+    lines += [Line("x", each.request_rate.value, each.kind) for each in found.ceilings if each.request_rate.value < end]
     tpots = [each.tpot_s.value for each in loads]
     kept = [Line("y", made.slo.tpot_s, f"promised {duration(made.slo.tpot_s)}")] if made.slo.tpot_s else []
     most = f"{rate(x[-1], 'requests/s')}; what arrives beyond waits."
