@@ -38,7 +38,7 @@ from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import AoT
 
 from monitor.scrape import metrics_url
-from monitor.targets import Target
+from monitor.targets import Target, without_user
 from monitor.thresholds import Thresholds
 from planner.errors import LARGEST, InputError
 
@@ -366,3 +366,26 @@ def _edit(path: Path, change: Callable[[Any], None], expected: Callable[[Monitor
         except OSError as problem:
             temporary.unlink(missing_ok=True)
             raise InputError(str(path), str(problem), "a file that can be written") from problem
+
+
+HIDDEN = "(hidden)"
+
+
+def without_secrets(config: MonitorConfig) -> MonitorConfig:
+    """The same to be shown to anybody: what stands in the file itself where a ${NAME} could, is hidden.
+
+    >>> without_secrets(MonitorConfig(webhooks=(Webhook(name="on call", url="https://hooks.example/s3cret"),))).webhooks
+    (Webhook(name='on call', url='https://hooks.example/(hidden)', format='generic', groups=()),)
+    """
+    targets = tuple(replace(each, url=each.shown_url, headers=_hidden(each.headers)) for each in config.targets)
+    webhooks = tuple(replace(each, url=_only_host(each.url)) for each in config.webhooks)
+    return replace(config, targets=targets, webhooks=webhooks)
+
+
+def _hidden(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name: value if "${" in value else HIDDEN for name, value in headers.items()}
+
+
+def _only_host(url: str) -> str:
+    """A webhook's address without its path, which often is the secret."""
+    return url if "${" in url else re.sub(r"^(\w+://[^/]*)/.+", rf"\1/{HIDDEN}", without_user(url))

@@ -271,7 +271,7 @@ def _engines(state: TargetState) -> Sequence[EngineSnapshot]:
 
 
 def _context(state: TargetState, window: Window | None) -> str:
-    parts = [state.target.url]
+    parts = [state.target.shown_url]
     if state.latest is not None and state.latest.version_range:
         parts.append(f"vLLM {state.latest.version_range}")
     if state.age is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from planner.errors import InputError
 
+_USER = re.compile(r"//[^/@]*@")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
@@ -30,6 +31,19 @@ class Target:
     headers: Mapping[str, str] = field(default_factory=dict)
     ca_file: str = ""
     verify: bool = True
+
+    @property
+    def shown_url(self) -> str:
+        """The address without a user and password in it."""
+        return without_user(self.url)
+
+
+def without_user(url: str) -> str:
+    """
+    >>> without_user("http://ann:pa55@gpu1:8000/metrics")
+    'http://gpu1:8000/metrics'
+    """
+    return _USER.sub("//", url)
 
 
 def expanded(field_name: str, text: str) -> str:

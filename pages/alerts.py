@@ -4,6 +4,7 @@ import time
 
 import streamlit as st
 
+from monitor.config import without_secrets
 from monitor.handover import FORMATS, text
 from monitor.health import group_verdict
 from pages import _monitor_tables, _source, _span, _tables, _threshold_form, _verdict
@@ -39,7 +40,7 @@ else:
 st.subheader("Who is told")
 config = _source.shared().config
 if config.webhooks:
-    _tables.show(_monitor_tables.webhooks(config.webhooks))
+    _tables.show(_monitor_tables.webhooks(without_secrets(config).webhooks))
 else:
     st.caption(f"Nobody: add a [[webhooks]] table with name and url to {_source.shared().path.name}.")
 
@@ -47,8 +48,11 @@ st.subheader("When a rule speaks")
 _threshold_form.show()
 
 st.subheader("The same rules elsewhere")
-st.caption("Made from the same file and thresholds; `python -m monitor rules --format …` prints them, too.")
+st.caption(
+    "Made from the same file and thresholds. `python -m monitor rules --format …` prints them too, with what is "
+    "hidden here: secrets that the file itself holds."
+)
 form = st.segmented_control("For", FORMATS, default=FORMATS[0], key="rules_for", bind="query-params", required=True)
-rules, kind = text(form, config), LANGUAGES.get(form, "yaml")
+rules, kind = text(form, without_secrets(config)), LANGUAGES.get(form, "yaml")
 st.download_button(f"Download for {form}", rules, f"vllm-{form}.{kind}", icon=":material/download:")
 st.code(rules, language=kind, height=420)

@@ -19,7 +19,9 @@ from monitor.config import (
     put_target,
     put_thresholds,
     remove_target,
+    without_secrets,
 )
+from monitor.handover import FORMATS, text
 from monitor.targets import Target
 from monitor.thresholds import Thresholds
 from planner.errors import InputError
@@ -327,3 +329,17 @@ def test_the_fields_of_the_file_are_all_in_the_docstrings() -> None:
     for kind in (MonitorConfig, Target, PrometheusServer, Webhook):
         described = set(re.findall(r"^ {4}(\w+) ", ast.literal_eval(repr(kind.__doc__)), re.MULTILINE))
         assert {field.name for field in fields(kind)} <= described
+
+
+def test_what_is_shown_to_anybody_holds_no_secret(tmp_path: Path) -> None:
+    """Rules on the page are made from this: no header's value, no webhook's path and no password is in them."""
+    path = tmp_path / "monitor.toml"
+    path.write_text(
+        '[[targets]]\nname = "a"\nurl = "http://ann:pa55@gpu1:8000"\nheaders = { Authorization = "Bearer s3cret", '
+        'X-Key = "${KEY}" }\n[[webhooks]]\nname = "w"\nurl = "https://hooks.example/s3cret/path"\nformat = "slack"\n'
+    )
+    shown = without_secrets(config(path))
+    assert shown.targets[0].headers == {"Authorization": "(hidden)", "X-Key": "${KEY}"}
+    texts = [text(form, shown) for form in FORMATS]
+    assert not any(secret in each for each in texts for secret in ("s3cret", "pa55"))
+    assert any("s3cret" in text(form, config(path)) for form in FORMATS)
