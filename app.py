@@ -15,26 +15,37 @@ SETTLED = 60.0  # s between two looks at all objects
 _PAGES = Path(__file__).parent / "pages"
 
 
-def pages() -> list[st.Page]:
-    """The screens, in the order in which a reader meets them; the default one is the bare address."""
-    return [
-        st.Page(_PAGES / "overview.py", title="Overview", icon=":material/dashboard:", default=True),
-        st.Page(_PAGES / "plan.py", title="Plan capacity", icon=":material/memory:", url_path="plan"),
-        st.Page(_PAGES / "speed.py", title="Speed", icon=":material/speed:", url_path="speed"),
-        st.Page(_PAGES / "compression.py", title="Compression", icon=":material/compress:", url_path="compression"),
-        st.Page(_PAGES / "cost.py", title="Cost", icon=":material/payments:", url_path="cost"),
-        st.Page(_PAGES / "catalog.py", title="Models and devices", icon=":material/list_alt:", url_path="catalog"),
-        st.Page(_PAGES / "live.py", title="Live", icon=":material/monitor_heart:", url_path="live"),
-        st.Page(_PAGES / "fleet.py", title="Fleet", icon=":material/dns:", url_path="fleet"),
-        st.Page(_PAGES / "history.py", title="History", icon=":material/history:", url_path="history"),
-        st.Page(_PAGES / "alerts.py", title="Alerts", icon=":material/notifications:", url_path="alerts"),
-        st.Page(_PAGES / "plans.py", title="Saved plans", icon=":material/bookmarks:", url_path="plans"),
-        st.Page(_PAGES / "compare.py", title="Planned vs actual", icon=":material/compare_arrows:", url_path="compare"),
-        st.Page(_PAGES / "calibrate.py", title="Calibrate", icon=":material/tune:", url_path="calibrate"),
-        st.Page(_PAGES / "headroom.py", title="Headroom", icon=":material/trending_up:", url_path="headroom"),
-        st.Page(_PAGES / "experiment.py", title="Experiment", icon=":material/science:", url_path="experiment"),
-        st.Page(_PAGES / "article.py", title="The article, checked", icon=":material/fact_check:", url_path="article"),
-    ]
+def pages() -> dict[str, list[st.Page]]:
+    """The screens by what they are for, in the order in which a reader meets them; the default one is the bare address."""
+    overview = st.Page(_PAGES / "overview.py", title="Overview", icon=":material/dashboard:", default=True)
+    return {
+        "": [overview],
+        "Plan": [
+            _page("plan", "Plan capacity", "memory"),
+            _page("speed", "Speed", "speed"),
+            _page("compression", "Compression", "compress"),
+            _page("cost", "Cost", "payments"),
+            _page("plans", "Saved plans", "bookmarks"),
+            _page("catalog", "Models and devices", "list_alt"),
+        ],
+        "Monitor": [
+            _page("fleet", "Fleet", "dns"),
+            _page("live", "Live", "monitor_heart"),
+            _page("history", "History", "history"),
+            _page("alerts", "Alerts", "notifications"),
+        ],
+        "Planned and actual": [
+            _page("compare", "Planned vs actual", "compare_arrows"),
+            _page("calibrate", "Calibrate", "tune"),
+            _page("headroom", "Headroom", "trending_up"),
+            _page("experiment", "Experiment", "science"),
+            _page("article", "The article, checked", "fact_check"),
+        ],
+    }
+
+
+def _page(name: str, title: str, icon: str) -> st.Page:
+    return st.Page(_PAGES / f"{name}.py", title=title, icon=f":material/{icon}:", url_path=name)
 
 
 @asynccontextmanager
