@@ -100,6 +100,15 @@ def test_a_restart_is_seen_by_the_process_too() -> None:
     assert engine.output_tokens_per_s == 5.0
 
 
+def test_a_restart_is_seen_without_statistics() -> None:
+    """With --disable-log-stats the page has no engine, but still says when its process began."""
+    silent = page("0.32.0-disablelogstats-start")
+    again = window(read(silent), read(page("0.32.0-dp2-start")), 60.0)  # began 146 s later
+    assert again.engines == ()
+    assert again.has_restarted
+    assert not window(read(silent), read(silent), 60.0).has_restarted
+
+
 def test_api_servers_that_answer_in_turn_are_no_restart() -> None:
     before = counters(generation_tokens_total=10) + "process_start_time_seconds 1003.5\n"
     after = counters(generation_tokens_total=50) + "process_start_time_seconds 1000.0\n"
