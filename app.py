@@ -16,7 +16,7 @@ _PAGES = Path(__file__).parent / "pages"
 
 
 def pages() -> dict[str, list[st.Page]]:
-    """The screens by what they are for, in the order in which a reader meets them; the default one is the bare address."""
+    """The screens by what they are for, in the order in which a reader meets them; the first has the bare address."""
     overview = st.Page(_PAGES / "overview.py", title="Overview", icon=":material/dashboard:", default=True)
     return {
         "": [overview],
