@@ -122,7 +122,7 @@ def verdict(found: Calibration, later: Sequence[Accuracy]) -> Verdict:
         reason = f"{held}, and by {share(tpot.before)} without it."
         action = "Leave the plan as it is, or take a span with more kinds of load."
         return Verdict(level=Level.WARNING, word="No better", reason=reason, action=action, context=context)
-    before = "it has no speed without it" if tpot.before is None else f"by {share(tpot.before)} without it"
+    before = "without it nothing is predicted" if tpot.before is None else f"without it by {share(tpot.before)}"
     reason = f"{held}, {before}; {share(tpot.covered)} of them are in its range."
     if tpot.after > CLOSE:
         return Verdict(level=Level.WARNING, word="Rough", reason=reason, action=_LONGER, context=context)
