@@ -208,6 +208,8 @@ def open_plan(made: Plan) -> list[str]:
     usd = None if without.usd_per_gpu_hour == made.usd_per_gpu_hour else made.usd_per_gpu_hour
     st.session_state.update(model=reference, gpu=gpu.name, calibration=calibration, usd_per_gpu_hour=usd)
     space = "cpu_kvcache_space" if gpu.is_cpu else "gpu_memory_utilization"
+    if space not in st.session_state and (value := getattr(made.deployment, space)) is not None:
+        st.query_params[space] = f"{value:g}"  # Streamlit itself writes only those of inputs that were already drawn
     drawn = {*_FIRST, *_MORE, *_LOAD, *_PROMISES, *scalars(Billing), space}
     for part in (made.deployment, made.workload, made.slo, made.billing):
         kinds = scalars(type(part))

@@ -1,11 +1,11 @@
 """Saved plans -> tables: what was said when they were saved, and what this planner says."""
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import streamlit as st
 
-from monitor.times import moment
 from pages._tables import MISSING, Rows
 from planner import units
 from planner.changes import Change
@@ -32,7 +32,7 @@ def plans(found: Mapping[str, Saved]) -> list[dict[str, Any]]:
     return [
         {
             "Name": label,
-            "Saved": moment(each.at),
+            "Saved": datetime.fromtimestamp(each.at, UTC),
             "Note": each.note,
             "Model": _input(each, "model", "name"),
             "Device": _input(each, "deployment", "gpu", "name"),
@@ -53,7 +53,7 @@ def _input(saved: Saved, *path: str) -> str:
 
 
 PLAN_COLUMNS = {
-    "Note": st.column_config.TextColumn(width="medium"),
+    "Saved": st.column_config.DatetimeColumn("Saved (UTC)", format="YYYY-MM-DD HH:mm", timezone="UTC"),
     "KV tokens": st.column_config.NumberColumn(format="localized"),
     "At once": st.column_config.NumberColumn(format="localized", help="Requests of the load's length"),
     "$ a million output tokens": st.column_config.NumberColumn(format="dollar"),

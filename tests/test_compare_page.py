@@ -105,6 +105,9 @@ def test_an_adopted_plan_is_put_into_the_sidebar(opened: Open) -> None:
     assert found.number_input(key="num_gpu_blocks_override").value == 80
     assert found.number_input(key="max_model_len").value == 2048
     assert "“chat-2 as it is” is open in the sidebar." in boxes(found)
+    found = opened(endpoint="chat-1", **ADOPT)
+    found.button(key="open").click().run()
+    assert found.query_params["cpu_kvcache_space"] == "1"  # of an input that was not there before
 
 
 def test_a_model_that_only_the_server_knows_is_asked_for(opened: Open) -> None:
