@@ -101,9 +101,9 @@ def of_usage(actual: float, planned: float) -> str:
     return "running requests are longer than those that finished."
 
 
-def of_speed(made: Plan, is_slower: bool, ratio: float | None) -> str:
+def of_speed(made: Plan, is_slower: bool, evidence: str) -> str:
     """Why a server is slower or faster than the plan at the batch that really ran."""
-    much = "" if ratio is None else f" ({ratio:.2g} × the plan's)"
+    much = f" ({evidence})"
     if not is_slower:
         return f"faster than planned at this batch{much}: a faster device, speculation, or constants too cautious."
     if made.calibration is not None:

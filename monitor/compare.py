@@ -190,11 +190,14 @@ def _speed(made: Plan, window: EngineWindow | None, load: Traffic | None) -> Ite
         "ttft_s": ("s", None if load is None else load.first_s),
         "output_tokens_per_s": ("tokens/s", None if window is None else window.output_tokens_per_s),
     }
+    named = ""  # one cause for all three: the step is what is slow
     for quantity, (unit, value) in actual.items():
         planned = None if expected is None else getattr(expected, quantity)
         found = Deviation(quantity=quantity, unit=unit, planned=planned, actual=value, note=note)
         is_slower = found.ratio is not None and (found.ratio < 1) == (unit == "tokens/s")
-        yield found.because(causes.of_speed(made, is_slower, found.ratio))
+        if found.is_off:
+            named = named or causes.of_speed(made, is_slower, f"{quantity} {found.ratio or 0:.2g} × the plan's")
+        yield found.because(named)
     preempted = None if window is None else window.increase(metrics.PREEMPTIONS)
     found = Deviation(
         quantity="preemptions",

@@ -1,5 +1,6 @@
 """Deviation and Comparison: planned and actual side by side, each difference with its likely cause."""
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -68,7 +69,8 @@ class Comparison:
     @property
     def causes(self) -> tuple[str, ...]:
         """What explains the differences, the first first, each once."""
-        return tuple(dict.fromkeys(each.cause for each in self.deviations if each.is_off and each.cause))
+        sentences = (re.split(r"(?<=\.) ", each.cause) for each in self.deviations if each.is_off and each.cause)
+        return tuple(dict.fromkeys(sentence for several in sentences for sentence in several))
 
     @property
     def verdict(self) -> Verdict:
