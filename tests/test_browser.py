@@ -22,7 +22,7 @@ from tests.conftest import ROOT
 PAGES = {
     "": "Overview", "plan": "Plan capacity", "speed": "Speed", "compression": "Compression", "cost": "Cost",
     "catalog": "Models and devices", "live": "Live", "fleet": "Fleet", "history": "History", "alerts": "Alerts",
-    "compare": "Planned vs actual", "article": "The article, checked",
+    "compare": "Planned vs actual", "plans": "Saved plans", "article": "The article, checked",
 }  # fmt: skip
 TINY = {"model": "demo/tiny-llama", "gpu": "cpu", "cpu_kvcache_space": 1, "max_model_len": 2048,
         "input_tokens": 600, "output_tokens": 300, "concurrency": 12}  # fmt: skip
@@ -165,8 +165,8 @@ def test_a_real_engine_is_watched_and_compared(
         past = visit("history", **TINY, endpoint=engine, back="15 min", height=1800)
         assert "tokens/s" in verdict(past, "KV cache at most")
         held = visit("compare", **TINY, endpoint=engine, span="1 min", height=1100)
-        assert "524,288" in held.get_by_role("row").filter(has_text="kv_cache_size_tokens").inner_text()
-        assert "✓" in held.get_by_role("row").filter(has_text="num_gpu_blocks").inner_text()
+        assert "524,288" in held.get_by_role("row").filter(has_text="kv cache size tokens").inner_text()
+        assert "✓" in held.get_by_role("row").filter(has_text="num gpu blocks").inner_text()
         verdict(held, "As planned.")
         held.wait_for_timeout(20_000)  # a few scrapes, for the lines of the pictures
         held.screenshot(path=shots / "compare.png")
