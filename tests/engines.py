@@ -52,7 +52,7 @@ class EngineAt:
         self._truth = truth
         self._running = ExitStack()
         self._flags: Mapping[str, str | float | bool] | None = None
-        self._leash = 0
+        self._group = 0
         self.url = self._engine.url
 
     def serve(self, flags: Mapping[str, str | float | bool]) -> None:
@@ -61,7 +61,8 @@ class EngineAt:
             self.end()
             engine = replace(self._engine, flags={**flags, "scheduler_cls": "tests.engine_truth.Witness"})
             os.environ["ENGINE_TRUTH"] = str(self._truth)
-            self._leash = self._running.enter_context(started(engine)).pid
+            leash = self._running.enter_context(started(engine)).pid
+            self._group = int(Path(f"/proc/{leash}/task/{leash}/children").read_text())
             self._flags = flags
 
     def end(self) -> None:
@@ -71,9 +72,18 @@ class EngineAt:
 
     def kill(self) -> None:
         """End all its processes at once, as the kernel does where memory is short."""
-        [child] = Path(f"/proc/{self._leash}/task/{self._leash}/children").read_text().split()
-        os.killpg(int(child), signal.SIGKILL)
+        os.killpg(self._group, signal.SIGKILL)
         self.end()
+
+    @contextmanager
+    def hanging(self) -> Iterator[None]:
+        """The engine stands still for the length of a `with`; its API server, which leads the group, still answers."""
+        os.killpg(self._group, signal.SIGSTOP)
+        os.kill(self._group, signal.SIGCONT)
+        try:
+            yield
+        finally:
+            os.killpg(self._group, signal.SIGCONT)
 
     def steps(self, engine: str = "0") -> list[Step]:
         """Every step so far, but for one that is being written."""
