@@ -42,21 +42,13 @@ FLAGS = {
 }
 MUTE = {**FLAGS, "disable_log_stats": True}
 TWO = {**FLAGS, "data_parallel_size": 2}
-_TIMES = [each.name for each in fields(Thresholds) if each.name.endswith("_for")] + [
-    "window",
-    "full_within",
-    "full_trend",
-]
-QUICK = {name: getattr(Thresholds(), name) / 5 for name in _TIMES}
+QUICK = {
+    name: getattr(Thresholds(), name) / 5
+    for name in (each.name for each in fields(Thresholds))
+    if name.endswith("_for") or name in ("window", "full_within", "full_trend")
+}
 PRESSURE = {"saturated", "waiting", "usage_alarm", "usage_act", "full", "retention", "jitter"}
 """All true where there are too few blocks. Which come beside the first depends on how many steps fit between pages."""
-    "saturated",
-    "usage_alarm",
-    "usage_act",
-    "full",
-    "retention",
-    "jitter",
-}  # all true where there are too few blocks
 SOON = 300.0  # long enough for a machine that does much else  [s]
 
 
