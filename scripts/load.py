@@ -56,26 +56,26 @@ def start(url: str, *, concurrency: int, request: Request = Request()) -> thread
     """Keep so many requests in flight, in the background; the load ends when the returned event is set."""
     stop = threading.Event()
 
-    def keep_busy(seed: int) -> None:
-        chance = random.Random(seed)
+    def keep_busy() -> None:
+        chance = random.Random()  # no seed: the prompts of an earlier load would be found in the prefix cache
         while not stop.is_set():
             send(url, stop, request.body(chance))
 
-    for seed in range(concurrency):
-        threading.Thread(target=keep_busy, args=(seed,), daemon=True).start()
+    for _ in range(concurrency):
+        threading.Thread(target=keep_busy, daemon=True).start()
     return stop
 
 
-def arrive(url: str, *, rate: float, request: Request = Request(), seed: int = 0) -> threading.Event:
-    """Send so many requests a second at random times, in the background, whatever the server makes of them."""
-    stop, chance = threading.Event(), random.Random(seed)
+def arrive(url: str, *, rate: float, request: Request = Request(), at_random: bool = True) -> threading.Event:
+    """Send so many requests a second, at random times or evenly, in the background, whatever the server makes of it."""
+    stop, chance = threading.Event(), random.Random()
 
     def keep_arriving() -> None:
         due = time.monotonic()
         while not stop.wait(max(0.0, due - time.monotonic())):
             body = request.body(chance)
             threading.Thread(target=send, args=(url, stop, body), daemon=True).start()
-            due += chance.expovariate(rate)
+            due += chance.expovariate(rate) if at_random else 1 / rate
 
     threading.Thread(target=keep_arriving, daemon=True).start()
     return stop
