@@ -188,8 +188,10 @@ def test_the_first_cause_named_is_the_right_one(loop: Loop) -> None:
 
 
 def test_headroom_is_where_requests_begin_to_wait(loop: Loop) -> None:
-    """Requests of one length arrive evenly, faster and faster, until they wait: within 15 % of what was predicted, or in its
-    range, which a disturbed machine widens."""
+    """Requests of one length arrive evenly, faster and faster, until they wait: within 15 % of what was predicted.
+
+    A disturbed machine widens the prediction's range, which then is what it is held to.
+    """
     even = Request(prompt_tokens=200, output_tokens=80, shared=0.0, spread=0.0)
     made = loop.made.on(workload=Workload(input_tokens=200, output_tokens=80, request_rate=1.0))
     predicted = headroom(made, 1.0).first
