@@ -58,10 +58,13 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _duration(text: str) -> float:
-    """A number of seconds, above 0 and no more than a day."""
-    seconds = float(text)
-    if not 0 < seconds <= 86_400:
-        raise argparse.ArgumentTypeError(f"found {text}, accepted: seconds above 0, at most 86400")
+    """A number of seconds, from a hundredth to a day."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.01 <= seconds <= 86_400:
+        raise argparse.ArgumentTypeError(f"found {text}, accepted: seconds from 0.01 to 86400")
     return seconds
 
 
@@ -255,6 +258,9 @@ def _calibrate(options: argparse.Namespace) -> None:
     from monitor import calibrate
     from planner.record import from_json
 
+    if options.seconds < calibrate.LEAST_WINDOWS * options.window:
+        least = f"at least {calibrate.LEAST_WINDOWS} times --window, {options.window:g}"
+        raise InputError("--seconds", options.seconds, least)
     made = from_json(_json(options.plan))
     version = engine_version(options.url)
     pages = [_scraped(options, version)]

@@ -75,7 +75,8 @@ def rules(config: MonitorConfig) -> dict[str, object]:
 
 def _query(config: MonitorConfig) -> PromQL:
     selector = config.prometheus.selector if config.prometheus else ""
-    return PromQL(engines=selector, servers=selector, window=duration(config.thresholds.window))
+    # What a server says of its process and its HTTP answers has names that any other exporter uses as well.
+    return PromQL(engines=selector, servers=selector or f'job="{JOB}"', window=duration(config.thresholds.window))
 
 
 def alert_name(key: str) -> str:

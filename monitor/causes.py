@@ -54,11 +54,21 @@ def of_capacity(
 
 
 def of_token_bytes(made: Plan, engine: EngineSnapshot) -> str:
-    """Why a token takes other bytes than planned: the KV dtype, or it is not the model that was planned."""
-    if engine.kv_cache_dtype != made.deployment.kv_cache_dtype:
+    """Why a token takes other bytes than planned: the KV dtype where that explains it, else it is another model."""
+    if engine.kv_cache_dtype != made.deployment.kv_cache_dtype and _dtype_explains(made, engine):
         return f"KV dtype: planned {made.deployment.kv_cache_dtype}, the server runs {engine.kv_cache_dtype}."
     served = engine.model_name or "another"
     return f"another model: planned {made.model.name}, the server serves {served}, whose tokens take other bytes."
+
+
+def _dtype_explains(made: Plan, engine: EngineSnapshot) -> bool:
+    """Whether a token of the planned model takes what the server's do, with the server's KV dtype."""
+    pool, tokens = pool_bytes(engine), engine.capacity_tokens
+    other = made.on(replace(made.deployment, kv_cache_dtype=engine.kv_cache_dtype or "auto"))
+    if other.capacity is None or not pool or not tokens:
+        return True  # nothing says otherwise
+    each = other.pool_bytes / other.capacity[0].kv_cache_size_tokens
+    return abs(pool / tokens / each - 1) <= EXPLAINED
 
 
 def settings(

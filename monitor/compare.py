@@ -92,14 +92,6 @@ def _layout(made: Plan, engine: EngineSnapshot) -> Iterator[Deviation]:
     assert made.layout is not None
     assert made.capacity is not None
     block, held = made.layout.block_size, made.capacity[0]
-    found = Deviation(
-        quantity="block_size",
-        unit="tokens",
-        planned=Range(block, block, block),
-        actual=engine.block_size,
-        note="" if engine.block_size else _missing(engine, metrics.BLOCK_SIZE),
-    )
-    yield found.because(f"block size: planned {block}, the server runs {engine.block_size}.")
     pool, tokens = causes.pool_bytes(engine), engine.capacity_tokens
     each = made.pool_bytes / held.kv_cache_size_tokens
     found = Deviation(
@@ -110,6 +102,14 @@ def _layout(made: Plan, engine: EngineSnapshot) -> Iterator[Deviation]:
         note="" if pool and tokens else _NO_POOL,
     )
     yield found.because(causes.of_token_bytes(made, engine))
+    found = Deviation(
+        quantity="block_size",
+        unit="tokens",
+        planned=Range(block, block, block),
+        actual=engine.block_size,
+        note="" if engine.block_size else _missing(engine, metrics.BLOCK_SIZE),
+    )
+    yield found.because(f"block size: planned {block}, the server runs {engine.block_size}.")
 
 
 def _capacity(made: Plan, engine: EngineSnapshot, versions: VersionRange | None) -> Iterator[Deviation]:

@@ -48,7 +48,10 @@ _SHARES = (
     "usage_act", "usage_alarm", "full_usage", "fragmentation", "fragmentation_usage", "retention", "prefix_hit_rate",
     "throughput", "errors", "http_errors", "band",
 )  # fmt: skip
-_LEAST = {"interval": 1.0, "timeout": 0.1, "window": 1.0, "jitter": 1.0}
+_LEAST = {"interval": 1.0, "timeout": 0.1, "window": 1.0, "full_trend": 10.0, "jitter": 1.0}
+_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+_OWN_LABELS = ("job", "instance", "name", "group", "engine", "model_name")  # what scraping sets by itself
+_MATCHERS = re.compile(r'\w+\s*(?:=~|!~|!=|=)\s*"(?:[^"\\]|\\.)*"(?:\s*,\s*(?=\w)|$)')
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
@@ -200,7 +203,7 @@ def _made(kind: Any, table: object, where: str) -> Any:
             raise InputError(f"{where}.{key}", value, ", ".join(hints))
     for one in fields(kind):
         if one.default is MISSING and one.default_factory is MISSING and one.name not in table:
-            raise InputError(f"{where}.{one.name}", "nothing", "a text")
+            raise InputError(f"{where}.{one.name}", "nothing", "an address" if one.name == "url" else "a name")
     return kind(**{key: _value(hints[key], key, value, f"{where}.{key}") for key, value in table.items()})
 
 
@@ -223,12 +226,14 @@ def _value(hint: Any, key: str, value: Any, where: str) -> Any:
     if hint == Mapping[str, str]:
         are_texts = isinstance(value, Mapping) and all(isinstance(one, str) for one in value.values())
         table = _accepted(are_texts, value, where, "a table of texts")
-        return _headers(table, where) if key == "headers" else table
+        return _headers(table, where) if key == "headers" else _labels(table, where)
     text = _accepted(isinstance(value, str), value, where, "a text")
     if key == "url":
         return _url(text, where)
     if key == "name":
         return _accepted(bool(text.strip()) and text.isprintable(), text, where, "a name on one line")
+    if key == "selector" and text:
+        return _accepted(not _MATCHERS.sub("", text).strip(), text, where, 'matchers as PromQL has them: job="vllm"')
     if key == "format":
         return _accepted(text in FORMATS, text, where, " or ".join(FORMATS))
     return text
@@ -254,6 +259,13 @@ def _headers(table: Mapping[str, str], where: str) -> Mapping[str, str]:
     for name, value in table.items():
         if not _HEADER.fullmatch(name) or not (value.isascii() and value.isprintable()):
             raise InputError(where, name, "header names, each with a value of printable ASCII characters")
+    return table
+
+
+def _labels(table: Mapping[str, str], where: str) -> Mapping[str, str]:
+    for name in table:
+        if not _LABEL.fullmatch(name) or name in _OWN_LABELS:
+            raise InputError(where, name, f"letters, digits and _, and none of {', '.join(_OWN_LABELS)}")
     return table
 
 

@@ -112,24 +112,35 @@ def alertmanager(config: MonitorConfig) -> dict[str, object]:
     everybody = [webhook for webhook in config.webhooks if not webhook.groups]
     some = [webhook for webhook in config.webhooks if webhook.groups]
     route = {
-        "receiver": "warning",
+        "receiver": _FOR_ALL["warning"],
         "group_by": ["group", "model_name"],
         "group_wait": "10s",
         "group_interval": "1m",
         "repeat_interval": "4h",
         "routes": [
             {
-                "receiver": webhook.name,
+                "receiver": f"webhook {webhook.name}",
                 "matchers": [f'group=~"{"|".join(map(_quoted, webhook.groups))}"'],
                 "continue": True,
             }
             for webhook in some
         ]
-        + [{"receiver": "critical", "matchers": ['severity="critical"'], "group_wait": "0s", "repeat_interval": "1h"}],
+        + [
+            {
+                "receiver": _FOR_ALL["critical"],
+                "matchers": ['severity="critical"'],
+                "group_wait": "0s",
+                "repeat_interval": "1h",
+            }
+        ],
     }
-    receivers = [{"name": name, **_receivers(everybody)} for name in ("critical", "warning")]
-    receivers += [{"name": webhook.name, **_receivers([webhook])} for webhook in some]
+    receivers = [{"name": name, **_receivers(everybody)} for name in _FOR_ALL.values()]
+    receivers += [{"name": f"webhook {webhook.name}", **_receivers([webhook])} for webhook in some]
     return {"route": route, "receivers": receivers, "inhibit_rules": list(_inhibited())}
+
+
+_FOR_ALL = {"critical": "all, critical", "warning": "all, warning"}
+"""Receivers of those who are told of every group."""
 
 
 def _inhibited() -> Iterable[dict[str, list[str]]]:

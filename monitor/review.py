@@ -12,8 +12,13 @@ from planner.units import Formatter, count, duration, share
 from planner.verdict import Level, Verdict
 
 
-def review(name: str, history: Sequence[Snapshot], events: Sequence[Event], start: float, end: float) -> Verdict:
-    """How full it was, how fast, and what went wrong, between two Unix times [s]."""
+def review(
+    name: str, history: Sequence[Snapshot], events: Sequence[Event], start: float, end: float, problem: str = ""
+) -> Verdict:
+    """How full it was, how fast, and what went wrong, between two Unix times [s].
+
+    problem  why not all that was recorded can be read; it is then not known that nothing was wrong
+    """
     context = f"{name}, {moment(start)} to {moment(end)}"
     if len(history) < 2:
         return Verdict(
@@ -26,9 +31,10 @@ def review(name: str, history: Sequence[Snapshot], events: Sequence[Event], star
     began = [event for event in events if event.change is Change.BEGAN]
     bad = sum(event.level is Level.BAD for event in began)
     warned = sum(event.level is Level.WARNING for event in began)
-    level = Level.BAD if bad else Level.WARNING if warned else Level.GOOD
-    word = "Trouble" if bad else "Warnings" if warned else "Quiet"
-    parts = [f"{count(bad)} bad and {count(warned)} warning findings began"] if began else ["nothing was found wrong"]
+    quiet = (Level.UNKNOWN, "Partly known") if problem else (Level.GOOD, "Quiet")
+    level, word = (Level.BAD, "Trouble") if bad else (Level.WARNING, "Warnings") if warned else quiet
+    nothing = "what was found cannot be read" if problem else "nothing was found wrong"
+    parts = [f"{count(bad)} bad and {count(warned)} warning findings began"] if began else [nothing]
     parts += _highest("KV cache at most {} in use", share, lines(KV_USAGE, history))
     parts += _highest("output at most {} tokens/s", count, lines(THROUGHPUT, history)[:1])
     every = (history[-1].at - history[0].at) / (len(history) - 1)

@@ -18,7 +18,8 @@ def down(sight: Sight) -> Seen | None:
     if state.error is None or not state.failures:
         return None
     last = "no page yet" if state.age is None else f"no page for {duration(state.age)}"
-    return Seen(f"{last}: {state.error.message} ({state.error.state}).", value=state.age)
+    action = "Correct it in monitor.toml, or set the variable." if state.error.state == "misconfigured" else ""
+    return Seen(f"{last}: {state.error.message} ({state.error.state}).", value=state.age, action=action)
 
 
 def unreadable(sight: Sight) -> Seen | None:

@@ -4,6 +4,7 @@ A restart goes on where it was: the last quarter of an hour comes back from the 
 what began or ended meanwhile is said once.
 """
 
+import re
 import threading
 import time
 from collections import deque
@@ -38,6 +39,8 @@ RECENT = 1_000
 """Events kept here, where the store cannot be read or there is none  [events]."""
 VISITED = 50
 """Servers that visitors typed and that are watched at the same time; the one typed first is forgotten  [servers]."""
+SHOWN = 100
+"""Of a wrong address at most so much is repeated  [characters]."""
 _RULE = {rule.key: rule for rule in RULES}
 
 
@@ -131,6 +134,8 @@ class Watch:
 
     def watch(self, url: str) -> None:
         """Watch a server that a visitor typed, unless it is watched already. Raises InputError for a malformed URL."""
+        if not re.search(r"[.:/]", url) and url != "localhost":
+            raise InputError("server", url[:SHOWN], "a name of monitor.toml, or an address like http://host:8000")
         metrics_url(url)
         with self._changing:
             if self._collector.state(self._name(url)) is None:

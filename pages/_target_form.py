@@ -31,6 +31,10 @@ def show() -> None:
             is_removed = remove.form_submit_button("Remove", icon=":material/delete:", disabled=before.name == "")
         try:
             if is_saved:
+                if before.name == "" and entered["name"] in known:
+                    raise InputError(
+                        "name", entered["name"], "a name that no server has yet; choose that one to change it"
+                    )
                 put_target(path, _target(entered))
                 _done(f"{entered['name']} is saved to {path.name}.")
             elif is_removed:

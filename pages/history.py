@@ -24,7 +24,7 @@ if target is None:
 start, end = _span.chosen()
 source = _source.of(target)
 history, events = source.snapshots(target, start, end), source.events(start, end, target)
-_verdict.show(review(target, history, events, start, end))
+_verdict.show(review(target, history, events, start, end, source.problem))
 if len(history) < 2:
     st.stop()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.catalog import entries
-from planner.errors import InputError
+from planner.errors import InputError, whole_number
 from planner.units import GB, GIB
 
 AMX = "amx"
@@ -56,6 +56,10 @@ class Gpu:
     measured_bandwidth: float | None = None
     note: str = ""
     aliases: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("memory_low", "memory", "memory_high"):
+            whole_number(f"gpu.{name}", getattr(self, name), most=2**60, is_optional=False)
 
     @property
     def is_cpu(self) -> bool:

@@ -22,6 +22,8 @@ PLENTY = 10_000
 """Requests at once that stand for no limit: more than any step holds  [requests]."""
 LITTLE = 1.25
 """Times the present traffic below which little is left  [ratio]."""
+LITTLE_GAIN = 0.1
+"""More traffic by lifting one limit that is not worth it  [ratio]."""
 _ROUNDS = 40
 _POINTS = 24
 _BEYOND = 1.25  # how far past the last ceiling of the engine the curves go
@@ -100,7 +102,11 @@ class Headroom:
             level, word = Level.BAD, "Too much traffic"
         else:
             level, word = (Level.WARNING, "Little room") if self.factor < LITTLE else (Level.GOOD, "Room left")
-        action = _ACTIONS[self.first.kind]
+        # Where the device has hardly more time, lifting another limit first would bring nothing.
+        is_spent = any(each.kind == "compute" for each in self.ceilings) and self.gain < LITTLE_GAIN
+        action = _ACTIONS[
+            "compute" if is_spent and self.first.kind in ("kv_cache", "max_num_seqs") else self.first.kind
+        ]
         return Verdict(level=level, word=word, reason=self.finding, action=action, context=context)
 
 

@@ -142,3 +142,10 @@ def test_another_model_than_planned_is_named() -> None:
     deployment = Deployment(gpu=gpu_named("cpu"), cpu_kvcache_space=1, max_model_len=2048)
     found = held(plan(model_named("qwen2.5-0.5b"), deployment), IDLE)
     assert "another model: planned Qwen/Qwen2.5-0.5B" in found.verdict.reason
+
+
+def test_a_dtype_that_does_not_explain_the_bytes_is_not_blamed() -> None:
+    """With 8 bits Qwen2.5-0.5B's token takes 6,144 bytes, with 16 bits 12,288; the server's takes 2,048."""
+    deployment = Deployment(gpu=gpu_named("cpu"), cpu_kvcache_space=1, max_model_len=2048, kv_cache_dtype="fp8")
+    found = held(plan(model_named("qwen2.5-0.5b"), deployment), IDLE)
+    assert found.causes[0].startswith("another model: planned Qwen/Qwen2.5-0.5B")

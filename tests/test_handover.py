@@ -80,13 +80,13 @@ def test_amtool_takes_the_route_and_sends_alerts_where_they_belong(tmp_path: Pat
             "amtool", "config", "routes", "test", "--config.file", tmp_path / "alertmanager.yml", *labels
         ).strip()
 
-    assert told("severity=warning", "group=chat") == "warning"
-    assert told("severity=critical", "group=chat") == "critical"
-    assert told("severity=critical", "group=batch") == "batch,critical"
+    assert told("severity=warning", "group=chat") == "all, warning"
+    assert told("severity=critical", "group=chat") == "all, critical"
+    assert told("severity=critical", "group=batch") == "webhook batch,all, critical"
     receivers = {each["name"]: each for each in yaml.safe_load(filled)["receivers"]}
-    assert receivers["critical"]["slack_configs"][0]["api_url_file"] == "secrets/SLACK_WEBHOOK"
-    assert receivers["critical"]["webhook_configs"] == [{"url": "https://ops/hook?key=k", "send_resolved": True}]
-    assert receivers["batch"]["webhook_configs"] == [{"url": "https://batch/hook", "send_resolved": True}]
+    assert receivers["all, critical"]["slack_configs"][0]["api_url_file"] == "secrets/SLACK_WEBHOOK"
+    assert receivers["all, critical"]["webhook_configs"] == [{"url": "https://ops/hook?key=k", "send_resolved": True}]
+    assert receivers["webhook batch"]["webhook_configs"] == [{"url": "https://batch/hook", "send_resolved": True}]
 
 
 def test_what_a_rule_covers_is_quiet_with_it() -> None:

@@ -42,3 +42,9 @@ def test_the_worst_event_decides_and_what_ended_is_not_counted_again() -> None:
 def test_one_page_is_no_history() -> None:
     found = review("chat-1", PAGES[:1], [], 0, 60)
     assert (found.level, found.word) == (Level.UNKNOWN, "Nothing recorded")
+
+
+def test_what_cannot_be_read_is_not_quiet() -> None:
+    found = review("chat-1", PAGES, [], 0, 60, "the store cannot be read: disk I/O error")
+    assert (found.level, found.word) == (Level.UNKNOWN, "Partly known")
+    assert found.reason.startswith("what was found cannot be read")

@@ -260,6 +260,8 @@ def test_a_visitors_server_is_watched_and_recorded_but_nobody_is_told(world: Wor
     assert world.told == []
     with pytest.raises(InputError, match="url"):
         world.watch.watch("ftp://gpu9")
+    with pytest.raises(InputError, match="or an address like"):
+        world.watch.watch("chat-9")  # a mistyped name is no server of everybody's fleet
 
 
 def test_a_server_is_found_by_its_address_too(world: World) -> None:
