@@ -122,7 +122,7 @@ def test_malformed_inputs_are_said(visit: Callable[..., Any]) -> None:
 
 
 @contextmanager
-def load(engine: str, clients: int = 12) -> Iterator[None]:
+def load(engine: str, clients: int = 4) -> Iterator[None]:
     """Requests of 600 random tokens with answers of 300, so many at once, until the block ends."""
     stop = threading.Event()
 
