@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import mean
 
 import pytest
 
@@ -220,7 +219,7 @@ def waits(url: str, rate: float, request: Request) -> bool:
     finally:
         stop.set()
     idle(url)
-    return mean(waiting) > 1
+    return all(waiting)  # one that comes and goes is a machine that paused
 
 
 class Throttled:
