@@ -244,10 +244,11 @@ def test_an_engine_that_hangs_has_stale_gauges(at: EngineAt) -> None:
         seen.comes_to(lambda: seen.engine().running == 3, "three run")
         with at.hanging():
             seen.finds("stale")
-            [reason] = {event.reason for event in seen.events}
+            [reason] = {event.reason for event in seen.events if event.rule == "stale"}
             assert "counted as running, yet nothing at all came out in " in reason
         seen.finds_nothing()
-        assert seen.begun() == {("stale", "0")}
+        # Tokens held up by the hang may be said, too.
+        assert seen.begun() - {("jitter", "0")} == {("stale", "0")}
 
 
 def test_a_restart_in_the_middle(at: EngineAt) -> None:
