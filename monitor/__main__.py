@@ -89,43 +89,16 @@ def _parser() -> argparse.ArgumentParser:
     files.set_defaults(command=_read)
 
     held = commands.add_parser("compare", help="a plan held against a running server")
-    held.add_argument("plan", type=Path, help="what `python -m planner plan … --json` printed")
-    held.add_argument("url", help="http://host:8000, with or without /metrics")
-    held.add_argument(
-        "--seconds",
-        type=_duration,
-        default=5.0,
-        metavar="S",
-        help="between the two pages rates are taken from (%(default)s)",
-    )
-    held.add_argument(
-        "--timeout", type=_duration, default=TIMEOUT, metavar="S", help="wait at most S seconds (%(default)s)"
-    )
+    _takes_plan_and_server(held, 5.0, "between the two pages rates are taken from (%(default)s)")
     held.set_defaults(command=_compare)
 
     room = commands.add_parser("headroom", help="how much more traffic a running server takes, as planned")
-    room.add_argument("plan", type=Path, help="what `python -m planner plan … --json` printed")
-    room.add_argument("url", help="http://host:8000, with or without /metrics")
-    room.add_argument(
-        "--seconds",
-        type=_duration,
-        default=60.0,
-        metavar="S",
-        help="arrivals are counted so long (default %(default)s)",
-    )
-    room.add_argument(
-        "--timeout", type=_duration, default=TIMEOUT, metavar="S", help="wait at most S seconds (%(default)s)"
-    )
+    _takes_plan_and_server(room, 60.0, "arrivals are counted so long (default %(default)s)")
     room.set_defaults(command=_headroom)
 
     learnt = commands.add_parser("calibrate", help="a plan's speed as a running server under real traffic has it")
-    learnt.add_argument("plan", type=Path, help="what `python -m planner plan … --json` printed")
-    learnt.add_argument("url", help="http://host:8000, with or without /metrics")
-    learnt.add_argument("--seconds", type=_duration, default=300.0, metavar="S", help="how long (default %(default)s)")
+    _takes_plan_and_server(learnt, 300.0, "how long (default %(default)s)")
     learnt.add_argument("--window", type=_duration, default=10.0, metavar="S", help="of each part (%(default)s)")
-    learnt.add_argument(
-        "--timeout", type=_duration, default=TIMEOUT, metavar="S", help="wait at most S seconds (%(default)s)"
-    )
     learnt.add_argument("--name", default="calibration", help="what it is called (default %(default)s)")
     learnt.add_argument("--write", type=Path, metavar="FILE", help="for `python -m planner plan --calibration FILE`")
     learnt.set_defaults(command=_calibrate)
@@ -159,6 +132,16 @@ def _parser() -> argparse.ArgumentParser:
     for command in (live, files, held, room, learnt, tried):
         command.add_argument("--json", action="store_true", help="print JSON")
     return parser
+
+
+def _takes_plan_and_server(command: argparse.ArgumentParser, seconds: float, meaning: str) -> None:
+    """What every command asks for that holds a plan against a server for a while."""
+    command.add_argument("plan", type=Path, help="what `python -m planner plan … --json` printed")
+    command.add_argument("url", help="http://host:8000, with or without /metrics")
+    command.add_argument("--seconds", type=_duration, default=seconds, metavar="S", help=meaning)
+    command.add_argument(
+        "--timeout", type=_duration, default=TIMEOUT, metavar="S", help="wait at most S seconds (%(default)s)"
+    )
 
 
 def _snapshot(options: argparse.Namespace) -> None:
