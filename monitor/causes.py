@@ -113,13 +113,14 @@ def of_usage(actual: float, planned: float) -> str:
 
 def of_speed(made: Plan, is_slower: bool, evidence: str) -> str:
     """Why a server is slower or faster than the plan at the batch that really ran."""
-    much = f" ({evidence})"
     if not is_slower:
-        return f"faster than planned at this batch{much}: a faster device, speculation, or constants too cautious."
+        return (
+            f"faster than planned at this batch ({evidence}): a faster device, speculation, or constants too cautious."
+        )
     if made.calibration is not None:
-        return f"slower than when it was calibrated, at the same batch{much}: the device is throttled or shared."
+        return f"slower than when it was calibrated, at the same batch ({evidence}): the device is throttled or shared."
     eager = "" if made.deployment.enforce_eager else "eager mode, "
-    return f"slower than planned at this batch{much}: {eager}a throttled or shared device, or host time between steps."
+    return f"slower than planned at this batch ({evidence}): {eager}a throttled or shared device, or host time between steps."
 
 
 def of_arrivals(actual: float, planned: float, what: str) -> str:

@@ -134,7 +134,7 @@ def in_group(group: str) -> list[str]:
 def address(name: str) -> str:
     """Where a server is."""
     found = of(name).state(name)
-    return name if found is None else found.target.url
+    return name if found is None else found.target.shown_url
 
 
 def fleet() -> list[Member]:
