@@ -120,7 +120,8 @@ def of_speed(made: Plan, is_slower: bool, evidence: str) -> str:
     if made.calibration is not None:
         return f"slower than when it was calibrated, at the same batch ({evidence}): the device is throttled or shared."
     eager = "" if made.deployment.enforce_eager else "eager mode, "
-    return f"slower than planned at this batch ({evidence}): {eager}a throttled or shared device, or host time between steps."
+    others = f"{eager}a throttled or shared device, or host time between steps"
+    return f"slower than planned at this batch ({evidence}): {others}."
 
 
 def of_arrivals(actual: float, planned: float, what: str) -> str:
