@@ -63,15 +63,24 @@ def events(connection: Connection, start: float, end: float, name: str | None) -
 
 
 def baseline(connection: Connection, name: str, at: float) -> float | None:
-    """Output tokens a second as usual in this hour of the day: the median over earlier days on which it was busy."""
-    rates = [_rate(connection, name, at // HOUR * HOUR - days * DAY) for days in BASELINE_DAYS]
+    """Output tokens a second as usual in this hour of the day: the median over earlier days on which it was busy.
+
+    One question for all days: every server's baseline is asked for at the same moment, when an hour begins.
+    """
+    hour = at // HOUR * HOUR
+    days = [hour - days * DAY for days in BASELINE_DAYS]
+    rows = _rows(connection, name, HOUR, days[-1] - HOUR, days[0] + HOUR, 0.0)
+    pages = _unpacked(connection, [row for row in rows if (row.at - hour + HOUR) % DAY < 2 * HOUR])
+    rates = [_rate([page for page in pages if day - HOUR <= page.at < day + HOUR], day) for day in days]
     known = [rate for rate in rates if rate is not None]
     return median(known) if len(known) >= LEAST_DAYS else None
 
 
-def _rate(connection: Connection, name: str, hour: float) -> float | None:
-    """Output tokens a second in the hour that begins then; None when it was not busy or was not recorded."""
-    pages = _unpacked(connection, _rows(connection, name, HOUR, hour - HOUR, hour + HOUR, 0.0))
+def _rate(pages: Sequence[Snapshot], hour: float) -> float | None:
+    """Output tokens a second in the hour that begins then, from its pages and those of the hour before.
+
+    None when it was not busy or was not recorded.
+    """
     before = [page for page in pages if page.at < hour][-1:]
     pages = before + [page for page in pages if page.at >= hour]
     spreads = [engine.spread.get(metrics.RUNNING.key) for engine in pages[-1].engines] if pages else []
@@ -112,7 +121,7 @@ def _rows(connection: Connection, name: str, resolution: int, start: float, end:
 
 
 def _unpacked(connection: Connection, rows: Sequence[Any]) -> list[Snapshot]:
-    known = forms(connection, {row.form for row in rows})
+    known = forms(connection, {row.form for row in rows}) if rows else {}
     return [
         known[row.form].snapshot(row.content, row.at, row.gauges if row.resolution else b"")
         for row in rows
