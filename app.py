@@ -1,17 +1,15 @@
 """The dashboard: its pages, the frame around them, and what is done once when the server starts and stops."""
 
-import gc
 import logging
-import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import streamlit as st
 
+from monitor.heap import settled
 from pages import _inputs, _plan_shelf, _source
 
-SETTLED = 60.0  # s between two looks at all objects
 _PAGES = Path(__file__).parent / "pages"
 
 
@@ -56,24 +54,9 @@ async def lifespan(_: st.App) -> AsyncIterator[dict[str, object]]:
     st.navigation(pages())
     _inputs.warm()
     _source.shared()
-    stopping = threading.Event()
-    threading.Thread(target=_settle, args=(stopping,), name="settle", daemon=True).start()
-    yield {}
-    stopping.set()
+    with settled():
+        yield {}
     _source.stop()
-
-
-def _settle(stopping: threading.Event) -> None:
-    """Streamlit collects all garbage after every run of a page: 6 ms for each ten servers whose pages are kept.
-
-    So what has lived for a while is taken out of it, and looked through once a minute instead.
-    """
-    while True:
-        gc.unfreeze()
-        gc.collect()
-        gc.freeze()
-        if stopping.wait(SETTLED):
-            return
 
 
 app = st.App(__file__, lifespan=lifespan)

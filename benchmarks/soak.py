@@ -4,8 +4,9 @@ PYTHONPATH=. python -m benchmarks.soak [--speed 20] [--minutes 60] [--targets 50
 
 The servers are another process; they answer with recorded pages of vLLM whose counters move from page to page. At a
 speed of 20 the collector asks every 0.25 s instead of every 5 s and rules look back a twentieth as far, while the wall
-clock runs 20 times as fast: the store makes the same minutes and hours of the same number of pages. Memory is
-measured when the rings are full, after a quarter of an hour. Somebody looks at one server after the other. Prints JSON.
+clock runs 20 times as fast: the store makes the same minutes and hours of the same number of pages. It begins when
+every server has been seen; memory is measured when the rings are full, after a quarter of an hour. Somebody looks at
+one server after the other. Prints JSON.
 """
 
 import argparse
@@ -32,6 +33,7 @@ from monitor import scrape
 from monitor.collector import KEPT
 from monitor.config import MonitorConfig
 from monitor.health import verdict
+from monitor.heap import settled
 from monitor.scrape import Scrape
 from monitor.tables import HOUR, MINUTE, SERVERS
 from monitor.tables import PAGES as STORED
@@ -47,6 +49,8 @@ BEGAN = 1_800_000_000 // 3600 * 3600 + 1800.0
 """Half past an hour, Unix time: an hour is completed on the way  [s]."""
 LOOKS = 5.0
 """Between two looks of a visitor  [s]."""
+BEGUN = 4
+"""Of each server, before it begins: the first page of a server takes ten times as long as the next  [pages]."""
 SAMPLES = 13
 """Memory is the median over so many, at either end of the time in which the rings are full  [samples]."""
 IN_FLIGHT = 1
@@ -149,7 +153,10 @@ def soaked(speed: float, minutes: float, count: int, folder: Path) -> dict[str, 
         thresholds = sooner(Thresholds(), speed)
         config = MonitorConfig(targets=tuple(targets), interval=cycle, store=store, thresholds=thresholds)
         watch = Watch(config, scrape=counted, wall=wall)
-        with watch.running():
+        with settled(), watch.running():
+            while any(answered[target.url] < BEGUN for target in targets):
+                time.sleep(0.01)
+            begun = answered.total()
             started, cpu, waited = time.monotonic(), used(), starved()
             looks = 0
             while (passed := time.monotonic() - started) < seconds:
@@ -161,6 +168,7 @@ def soaked(speed: float, minutes: float, count: int, folder: Path) -> dict[str, 
                     looks += 1
                 if memory or all((state := watch.state(t.name)) and len(state.history) == KEPT for t in targets):
                     memory.append(resident())
+            met = answered.total() - begun
             cpu, waited = used() - cpu, starved() - waited
         deadline = time.monotonic() + 60
         while threading.active_count() > threads_before and time.monotonic() < deadline:
@@ -173,8 +181,8 @@ def soaked(speed: float, minutes: float, count: int, folder: Path) -> dict[str, 
     return {
         "seconds": round(passed, 1),
         "wanted": round(count * passed / cycle),
-        "answered": answered.total(),
-        "missed": round(max(0.0, 1 - answered.total() / (count * passed / cycle)), 4),
+        "answered": met,
+        "missed": round(max(0.0, 1 - met / (count * passed / cycle)), 4),
         "unrecorded": sum(max(0, answered[each.url] - own[each.name] - IN_FLIGHT) for each in targets),
         "minutes": sum(page.resolution == MINUTE for page in pages),
         "minutes_unmade": unmade(pages, 0, MINUTE),
@@ -184,7 +192,7 @@ def soaked(speed: float, minutes: float, count: int, folder: Path) -> dict[str, 
         "memory_growth": round(at_last / at_first - 1, 4),
         "most_threads": threads,
         "threads_left": threading.active_count() - threads_before,
-        "cpu_ms_a_page": round(1000 * cpu / answered.total(), 2),
+        "cpu_ms_a_page": round(1000 * cpu / met, 2),
         "starved": round(waited / passed, 3),
     }
 

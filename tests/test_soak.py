@@ -11,10 +11,14 @@ import pytest
 from monitor.collector import WORKERS
 
 ROOT = Path(__file__).resolve().parent.parent
-OWN_THREADS = 3
-"""The main one, the collector's and the store's; workers come on top  [threads]."""
+OWN_THREADS = 4
+"""The main one, the collector's, the store's and the heap's; workers come on top  [threads]."""
+HICCUP = 0.002
+"""Turns that one pause of the machine of 0.3 s takes  [ratio]."""
+QUIET = 0.25
+"""For so much of the time the watch's threads have no core where two are theirs and the servers' alone  [ratio]."""
 STARVED = 0.2
-"""Turns that may be missed, of the time in which the watch's threads had no core  [ratio]."""
+"""Turns that may be missed, of the time beyond that  [ratio]."""
 PAGE_MS = 5.0
 """CPU of a page beyond which 200 a second are more than one core does  [ms]."""
 
@@ -40,11 +44,11 @@ def test_no_thread_is_left(hour: Mapping[str, float]) -> None:
 def test_no_cycle_is_missed(hour: Mapping[str, float]) -> None:
     """A cycle lasts 0.25 s here: whoever takes the cores away for longer takes one, as 5 s would at the usual speed.
 
-    So a busy machine is allowed for: with 2 cores for 9 to 14 other processes, turns missed were 2 to 8 % of the time
-    in which threads waited for a core. With none to wait for, one in a hundred may be missed.
+    On a quiet machine none of 36,000 was missed. A busy one is allowed for: with 2 cores for 9 to 14 other processes,
+    turns missed were 2 to 8 % of the time in which threads waited for a core.
     """
     assert hour["wanted"] == pytest.approx(36_000, rel=0.01)
-    assert hour["missed"] <= 0.01 + STARVED * hour["starved"]
+    assert hour["missed"] <= HICCUP + STARVED * max(0.0, hour["starved"] - QUIET)
     assert hour["cpu_ms_a_page"] < PAGE_MS
 
 
