@@ -19,6 +19,8 @@ class Refusal(ValueError):
 
 LARGEST = 10**9
 """More tokens, requests or blocks than any deployment has; beyond it a number is a typing error."""
+_SHOWN = 10**20
+"""From here on a number is not worth its digits in a message; Python itself refuses to write those of the longest."""
 
 
 def whole_number(field: str, value: object, least: int = 1, most: int = LARGEST, is_optional: bool = True) -> None:
@@ -29,5 +31,5 @@ def whole_number(field: str, value: object, least: int = 1, most: int = LARGEST,
     if value is None and is_optional:
         return
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        is_huge = isinstance(value, int) and abs(value) > most
+        is_huge = isinstance(value, int) and abs(value) >= _SHOWN
         raise InputError(field, "a huge number" if is_huge else value, f"an integer from {least:,} to {most:,}")

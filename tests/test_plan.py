@@ -4,6 +4,7 @@ import pytest
 
 from planner.catalog.models import model_named
 from planner.deployment import Deployment
+from planner.errors import InputError, whole_number
 from planner.gpu import gpu_named
 from planner.plan import Plan, plan
 from planner.units import GIB
@@ -163,3 +164,15 @@ def test_what_a_request_of_32k_stores(name: str, stored: float) -> None:
 def test_requests_in_a_step_are_at_most_its_tokens() -> None:
     """vLLM lowers its own default of max_num_seqs to max_num_batched_tokens, and refuses a larger one given."""
     assert Deployment(gpu=gpu_named("H100-SXM"), max_num_batched_tokens=64).step_seqs == 64
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [(99_999, "99999"), (10**19, "1" + "0" * 19), (-(10**10), "-10000000000"), (10**20, "'a huge number'"),
+     (-(10**5000), "'a huge number'")],
+    ids=["port", "20 digits", "negative", "21 digits", "unwritable"],
+)  # fmt: skip
+def test_a_number_out_of_range_is_shown_while_it_can_be_read(given: int, shown: str) -> None:
+    with pytest.raises(InputError) as refused:
+        whole_number("port", given, most=65_535)
+    assert str(refused.value) == f"port: found {shown}, accepted: an integer from 1 to 65,535"
