@@ -45,6 +45,10 @@ PATIENCE = 900.0
 """How long an engine may take to start, or a load to be answered; a large model loads for minutes  [s]."""
 _WARM_UP_TOKENS = 8
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
+_TOKENIZERS = ("tokenizer.json", "*.model*", "*vocab*", "*.tiktoken", "*.spm", "tekken*", "tokenization*.py", "*.gguf")
+"""Files that hold a tokenizer, by the names that transformers and mistral-common look for."""
+_EMPTY_TOKENIZERS = (None, "PreTrainedTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend")
+"""Classes in a tokenizer_config.json that are nothing without such a file; one of bytes needs none."""
 _ROOT = Path(__file__).resolve().parent.parent
 _BUILD = """
 from importlib.metadata import distributions
@@ -94,6 +98,9 @@ class Setup:
             raise InputError("gpu_memory_utilization", self.gpu_memory_utilization, "a ratio above 0 and at most 1")
         if not (self.model / "config.json").is_file():
             raise InputError("model", str(self.model), "a folder with a config.json and a tokenizer")
+        if not _has_tokenizer(self.model):
+            wanted = "a tokenizer beside its config.json: tokenizer.json, tokenizer.model, vocab.json or the like"
+            raise InputError("model", f"{self.model}, no tokenizer in it", wanted)
 
 
 class Step(NamedTuple):
@@ -129,6 +136,7 @@ def experiment(
     setup = _on_cpu(setup) if host.is_cpu else setup
     plans = {dtype: _plan(setup, host, dtype, prompt_tokens=16) for dtype in setup.kv_cache_dtypes}
     _check_memory(setup, host, plans)
+    _check_pool(setup, plans)
     began, runs = time.time(), list[Run]()
     total = 3 * setup.repeat * len(setup.kv_cache_dtypes)
     for number in range(setup.repeat):
@@ -268,8 +276,38 @@ def _check_memory(setup: Setup, host: _Host, plans: Mapping[str, Plan | None]) -
         raise InputError("memory", f"{memory(host.free)} free", f"{memory(needed)} or more, for {_pool(setup)}")
 
 
+def _check_pool(setup: Setup, plans: Mapping[str, Plan | None]) -> None:
+    """vLLM starts on no pool that holds less than one request of max_model_len, nor, of late, that and the null block.
+
+    A share of a GPU is left to vLLM, for what it leaves is known within a range only.
+    """
+    given = setup.kv_cache_memory_bytes
+    for dtype, made in plans.items():
+        layout, capacity = (made.layout, made.capacity) if made is not None else (None, None)
+        if given is None or layout is None or capacity is None or capacity[0].max_concurrency >= 1:
+            continue
+        needed = layout.request_bytes(setup.max_model_len) + layout.bytes_per_block
+        request = f"one request of max_model_len {setup.max_model_len:,} with KV dtype {dtype}"
+        raise InputError("kv_cache_memory_bytes", given, f"{needed} ({memory(needed)}) or more, for {request}")
+
+
 def _has_weights(model: Path) -> bool:
-    return any(path for pattern in _WEIGHTS for path in model.glob(pattern))
+    return _has_any(model, _WEIGHTS)
+
+
+def _has_tokenizer(model: Path) -> bool:
+    """Whether a file there may hold one; whether it is well made, vLLM says itself."""
+    if _has_any(model, _TOKENIZERS):
+        return True
+    try:
+        said = json.loads((model / "tokenizer_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(said, dict) and said.get("tokenizer_class") not in _EMPTY_TOKENIZERS
+
+
+def _has_any(folder: Path, patterns: Sequence[str]) -> bool:
+    return any(path for pattern in patterns for path in folder.glob(pattern))
 
 
 def _notes(setup: Setup, host: _Host, plans: Mapping[str, Plan | None]) -> list[str]:

