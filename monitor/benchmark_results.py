@@ -23,6 +23,8 @@ from planner.errors import InputError
 ACCEPTED = (
     "JSON of `vllm bench serve --save-result`, of GuideLLM (benchmarks.json) or AIPerf (profile_export_aiperf.json)"
 )
+_LONGEST = 80
+"""Of what is found in a file, so much is said  [characters]."""
 _SECONDS = {"s": 1.0, "sec": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 Table = Mapping[str, Any]
 
@@ -81,18 +83,31 @@ def measurements_in(text: str) -> tuple[Measurement, ...]:
     """The same from its content. With --append-result, vLLM writes one result a line."""
     try:
         results = [json.loads(text)]
-    except ValueError:
-        results = [_line(line) for line in text.splitlines() if line.strip()]
+    except (ValueError, RecursionError) as error:
+        results = list(_lines(text, error))
     if not results:
         raise InputError("file", "nothing", ACCEPTED)
     return tuple(made for result in results for made in _measurements(result))
 
 
-def _line(line: str) -> Any:
-    try:
-        return json.loads(line)
-    except ValueError:
-        raise InputError("file", line[:60], ACCEPTED) from None
+def _lines(text: str, whole: Exception) -> Iterator[Any]:
+    """Each line's JSON; where not even the first is one, the file was meant as a whole, and is told so."""
+    first = True
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            yield json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError("file", _no_json(whole, 1) if first else _no_json(error, number), ACCEPTED) from None
+        first = False
+
+
+def _no_json(error: Exception, line: int) -> str:
+    """What is wrong and where, without a word of the file, which may be a picture; `line` is that of its first."""
+    if not isinstance(error, json.JSONDecodeError):
+        return "no JSON that can be read: nested too deeply, or a number of too many digits"
+    return f"no JSON: {error.msg.removesuffix(' at').rstrip(': ')} at line {error.lineno + line - 1}, column {error.colno}"
 
 
 def _measurements(result: Any) -> Iterator[Measurement]:
@@ -102,14 +117,14 @@ def _measurements(result: Any) -> Iterator[Measurement]:
     elif {"metadata", "benchmarks"} <= keys:
         benchmarks = result["benchmarks"]
         if not isinstance(benchmarks, Sequence) or not benchmarks:
-            raise InputError("benchmarks", benchmarks, "a list with one entry or more")
+            raise InputError("benchmarks", _brief(benchmarks), "a list with one entry or more")
         for number, benchmark in enumerate(benchmarks):
             yield _guidellm(result, benchmark, f"benchmarks[{number}]")
     elif {"input_config", "output_token_throughput"} <= keys:
         yield _aiperf(result)
     else:
         shape = f"a {type(result).__name__}"
-        raise InputError("file", f"{shape} with {', '.join(sorted(keys)[:6])}" if keys else shape, ACCEPTED)
+        raise InputError("file", _brief(f"{shape} with {', '.join(sorted(keys)[:6])}" if keys else shape), ACCEPTED)
 
 
 # vLLM
@@ -226,7 +241,7 @@ def _aiperf_load(asked: Table) -> Table:
         return _table(asked, "loadgen", where="input_config")
     for number, phase in enumerate(phases):
         if not isinstance(phase, Mapping):
-            raise InputError(f"input_config.phases[{number}]", phase, "a table")
+            raise InputError(f"input_config.phases[{number}]", _brief(phase), "a table")
     return next((phase for phase in reversed(phases) if not phase.get("exclude_from_results")), phases[-1])
 
 
@@ -236,7 +251,7 @@ def _aiperf_model(asked: Table) -> str:
         case {"models": {"items": [{"name": str(name)}, *_]}} | {"endpoint": {"model_names": [str(name), *_]}}:
             return name
         case _:
-            raise InputError("input_config.models", asked.get("models"), "the name of the model")
+            raise InputError("input_config.models", _brief(asked.get("models")), "the name of the model")
 
 
 def _average(result: Table, key: str) -> float | None:
@@ -249,12 +264,26 @@ def _of_aiperf(result: Table, key: str) -> Spread | None:
     found = _table(result, key)
     unit = _SECONDS.get(str(found.get("unit")))
     if unit is None:
-        raise InputError(f"{key}.unit", found.get("unit"), "one of " + ", ".join(_SECONDS))
+        raise InputError(f"{key}.unit", _brief(found.get("unit")), "one of " + ", ".join(_SECONDS))
     high = _optional(found, "p99", key)
     return Spread(_number(found, "p50", key) * unit, None if high is None else high * unit)
 
 
 # Reading
+
+
+def _brief(found: object) -> object:
+    """The value, or how it begins where a message of it would be long; characters that do not print are dots.
+
+    >>> _brief(-1.5), _brief("a\\0b"), _brief([12345] * 100)[:15], len(_brief("x" * 100))
+    (-1.5, 'a·b', '[12345, 12345, ', 80)
+    """
+    text = found if isinstance(found, str) else repr(found)
+    if len(text) > _LONGEST:
+        text = text[: _LONGEST - 1] + "…"
+    elif not isinstance(found, str):
+        return found
+    return "".join(each if each.isprintable() else "·" for each in text)
 
 
 def _table(data: Any, *keys: str, where: str = "") -> Table:
@@ -263,13 +292,13 @@ def _table(data: Any, *keys: str, where: str = "") -> Table:
     key = next((key for key in keys if key in known), keys[0])
     found = known.get(key)
     if not isinstance(found, Mapping):
-        raise InputError(".".join(filter(None, (where, key))), found, "a table")
+        raise InputError(".".join(filter(None, (where, key))), _brief(found), "a table")
     return found
 
 
 def _text(table: Table, key: str) -> str:
     if not isinstance(found := table.get(key), str):
-        raise InputError(key, found, "text")
+        raise InputError(key, _brief(found), "text")
     return found
 
 
@@ -280,5 +309,5 @@ def _optional(table: Table, key: str, where: str = "") -> float | None:
 def _number(table: Table, key: str, where: str = "") -> float:
     found = table.get(key)
     if isinstance(found, bool) or not isinstance(found, int | float) or not isfinite(found) or found < 0:
-        raise InputError(".".join(filter(None, (where, key))), found, "a number, 0 or more")
+        raise InputError(".".join(filter(None, (where, key))), _brief(found), "a number, 0 or more")
     return float(found)

@@ -164,7 +164,7 @@ def changed(result: dict[str, Any], path: str, value: object) -> str:
     ("content", "said"),
     [
         ("", "file: found 'nothing', accepted: JSON of `vllm bench serve"),
-        ("time,value\n1,2\n", "file: found 'time,value', accepted: JSON of `vllm bench serve"),
+        ("time,value\n1,2\n", "file: found 'no JSON: Expecting value at line 1, column 1', accepted: JSON of `vllm be"),
         ("[1, 2]", "file: found 'a list', accepted: JSON"),
         ('{"results": {}, "config": 1}', "file: found 'a dict with config, results', accepted: JSON"),
         (json.dumps({**GUIDELLM, "benchmarks": []}), "benchmarks: found"),
@@ -189,3 +189,24 @@ def test_another_file_is_named(content: str, said: str) -> None:
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="file: found"):
         measurements(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("\x89PNG\r\n\x1a\n\0\0\0\rIHDR\ufffd\ufffd", "no JSON: Expecting value at line 1, column 1"),
+        (json.dumps(AIPERF, indent=2)[:200], "no JSON: Unterminated string starting at line 11, column 5"),
+        (f"{json.dumps(GUIDELLM)}\n\n{{'tool': 1}}\n",
+         "no JSON: Expecting property name enclosed in double quotes at line 3, column 2"),
+        ("[" * 100_000, "no JSON that can be read: nested too deeply, or a number of too many digits"),
+        ("9" * 5000, "no JSON that can be read: nested too deeply, or a number of too many digits"),
+        (json.dumps({"x\0" * 1000: 1}), "a dict with " + "x·" * 33 + "x…"),
+    ],
+    ids=["a picture", "half a file", "a line", "nested", "a long number", "a long key"],
+)  # fmt: skip
+def test_nothing_of_another_file_is_echoed_but_a_short_line(content: str, said: str) -> None:
+    with pytest.raises(InputError) as refused:
+        measurements_in(content)
+    assert (refused.value.field, refused.value.found) == ("file", said)
+    assert len(said) <= 80
+    assert said.isprintable()
