@@ -107,7 +107,8 @@ def _no_json(error: Exception, line: int) -> str:
     """What is wrong and where, without a word of the file, which may be a picture; `line` is that of its first."""
     if not isinstance(error, json.JSONDecodeError):
         return "no JSON that can be read: nested too deeply, or a number of too many digits"
-    return f"no JSON: {error.msg.removesuffix(' at').rstrip(': ')} at line {error.lineno + line - 1}, column {error.colno}"
+    what = error.msg.removesuffix(" at").rstrip(": ")
+    return f"no JSON: {what} at line {error.lineno + line - 1}, column {error.colno}"
 
 
 def _measurements(result: Any) -> Iterator[Measurement]:
