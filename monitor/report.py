@@ -243,7 +243,7 @@ def _count(number: float | None) -> str:
 
 
 def _of(part: float | None, whole: float | None) -> str:
-    return f"{_count(part)} of {_count(whole)}"
+    return "-" if part is None and whole is None else f"{_count(part)} of {_count(whole)}"
 
 
 def _rate(rate: float | None, unit: str) -> str:
