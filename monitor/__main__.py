@@ -6,6 +6,7 @@ python -m monitor compare PLAN.json URL [--seconds S] [--json]
 python -m monitor headroom PLAN.json URL [--seconds 60] [--json]
 python -m monitor calibrate PLAN.json URL [--seconds 300] [--name NAME] [--write FILE] [--json]
 python -m monitor experiment --model DIR [--kv-cache-dtype auto --kv-cache-dtype fp8] [--repeat 3] [--json]
+python -m monitor benchmark PLAN.json RESULT.json [--json]
 python -m monitor rules --format prometheus|alertmanager|grafana|scrape [--config FILE]
 """
 
@@ -27,6 +28,8 @@ from monitor.snapshot import Snapshot
 from monitor.window import Window, window
 from planner.errors import InputError
 from planner.units import finite
+
+_PLAN = "what `python -m planner plan … --json` printed"
 
 
 class _UnreadableError(Exception):
@@ -124,19 +127,24 @@ def _parser() -> argparse.ArgumentParser:
     tried.add_argument("--store", metavar="URL", help="where it is kept (default: monitor.toml's)")
     tried.set_defaults(command=_experiment)
 
+    timed = commands.add_parser("benchmark", help="a load generator's result held against a plan of that load")
+    timed.add_argument("plan", type=Path, help=_PLAN)
+    timed.add_argument("result", type=Path, help="JSON of `vllm bench serve --save-result`, GuideLLM or AIPerf")
+    timed.set_defaults(command=_benchmark)
+
     rules = commands.add_parser("rules", help="alert rules, scrape targets, receivers and a dashboard for other tools")
     rules.add_argument("--format", required=True, metavar="FORMAT", help="prometheus, alertmanager, grafana or scrape")
     rules.add_argument("--config", type=Path, metavar="FILE", help="monitor.toml (default: the dashboard's own)")
     rules.set_defaults(command=_rules)
 
-    for command in (live, files, held, room, learnt, tried):
+    for command in (live, files, held, room, learnt, tried, timed):
         command.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 
 def _takes_plan_and_server(command: argparse.ArgumentParser, seconds: float, meaning: str) -> None:
     """What every command asks for that holds a plan against a server for a while."""
-    command.add_argument("plan", type=Path, help="what `python -m planner plan … --json` printed")
+    command.add_argument("plan", type=Path, help=_PLAN)
     command.add_argument("url", help="http://host:8000, with or without /metrics")
     command.add_argument("--seconds", type=_duration, default=seconds, metavar="S", help=meaning)
     command.add_argument(
@@ -226,6 +234,20 @@ def _experiment(options: argparse.Namespace) -> None:
         print(json.dumps({**experiment_result.as_json(found), "id": kept and kept.id}))
     else:
         print(experiment_result.as_text(found), *([f"Kept as experiment {kept.id}."] if kept else []), sep="\n")
+
+
+def _benchmark(options: argparse.Namespace) -> None:
+    from monitor import benchmark_check, deviation
+    from monitor.benchmark_results import measurements
+    from planner.record import from_json
+
+    made = from_json(_json(options.plan))
+    found = [benchmark_check.check(made, each) for each in measurements(options.result)]
+    if options.json:
+        answer = [{"context": each.context, **deviation.as_json(each)} for each in found]
+        print(json.dumps(finite({"benchmarks": answer})))
+    else:
+        print("\n\n".join(map(benchmark_check.as_text, found)))
 
 
 def _rules(options: argparse.Namespace) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from monitor.benchmark_results import Measurement, Spread
-from monitor.deviation import Comparison, Deviation
+from monitor.deviation import Comparison, Deviation, rows
 from planner.latency import Range
 from planner.plan import Plan
 from planner.units import count
@@ -33,7 +33,7 @@ def check(made: Plan, found: Measurement) -> Comparison:
     speed = same.latency
     why_not = "" if speed else f"the plan has no speed here: {same.limit or 'this device was never measured'}"
     ttft, tpot, rate = (speed.ttft_s, speed.tpot_s, speed.output_tokens_per_s) if speed else (None, None, None)
-    rows = (
+    quantities = (
         _deviation("ttft_s", "s", ttft, _p50(found.ttft), why_not or _MEDIAN),
         _deviation("tpot_s", "s", tpot, _p50(found.tpot), why_not or _MEDIAN),
         _deviation("output_tokens_per_s", "tokens/s", rate, found.output_tokens_per_s, why_not),
@@ -41,7 +41,12 @@ def check(made: Plan, found: Measurement) -> Comparison:
     context = (
         f"{found.tool}: {count(found.requests, 'requests')} to {found.model or 'a model not named'}; {same.inputs}"
     )
-    return Comparison(engine=None, model_name=found.model or None, deviations=rows, context=context)
+    return Comparison(engine=None, model_name=found.model or None, deviations=quantities, context=context)
+
+
+def as_text(found: Comparison) -> str:
+    """One load for a terminal: what was measured and planned, the verdict, and a line a quantity."""
+    return "\n".join([found.context, str(found.verdict), *rows(found)])
 
 
 def _deviation(quantity: str, unit: str, planned: Range | None, actual: float | None, note: str) -> Deviation:

@@ -1,6 +1,7 @@
 """Deviation and Comparison: planned and actual side by side, each difference with its likely cause."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -116,15 +117,22 @@ def as_json(found: Comparison) -> dict[str, Any]:
 
 def as_text(found: Comparison) -> str:
     """One engine's comparison for a terminal."""
-    lines = [f"engine {found.engine or '-'}  {found.verdict}"]
+    return "\n".join([f"engine {found.engine or '-'}  {found.verdict}", *rows(found)])
+
+
+def rows(found: Comparison) -> Iterator[str]:
+    """A line a quantity: planned with its range, actual, the second over the first, and why."""
     for each in found.deviations:
-        planned = "-" if each.planned is None else _number(each.planned.value)
+        planned = "-" if each.planned is None else _range(each.planned)
         actual = "-" if each.actual is None else _number(each.actual)
         ratio = "" if each.ratio is None else share(each.ratio)
-        lines.append(
-            f"  {each.quantity:<29} {planned:>12} {actual:>12} {each.unit:<11} {ratio:>8}  {each.cause or each.note}"
-        )
-    return "\n".join(lines)
+        numbers = f"{planned:>32} {actual:>12} {each.unit:<11} {ratio:>8}"
+        yield f"  {each.quantity:<29} {numbers}  {each.cause or each.note}".rstrip()
+
+
+def _range(planned: Range) -> str:
+    spread = f" ({_number(planned.low)} to {_number(planned.high)})" if planned.low != planned.high else ""
+    return f"{_number(planned.value)}{spread}"
 
 
 def _number(value: float) -> str:

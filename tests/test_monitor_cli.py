@@ -11,7 +11,10 @@ from threading import Thread
 import pytest
 
 from monitor.__main__ import main
+from planner.record import to_json
 from tests.recorded import OTHERS, PAGES, page
+from tests.test_benchmark_check import MADE
+from tests.test_benchmark_results import GUIDELLM
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -226,3 +229,64 @@ def test_it_runs_as_a_module_and_starts_quickly(saved: Path) -> None:
         [sys.executable, "-m", "monitor", "read", path], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert plain.stdout == timed.stdout
+
+
+def test_a_pool_of_unknown_size_is_one_dash(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Some servers say `num_gpu_blocks="None"`; what is known of two is still said."""
+    path = tmp_path / "page.prom"
+    path.write_text(
+        'vllm:num_requests_running{engine="0"} 3\n'
+        'vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="None",kv_cache_size_tokens="1600"} 1\n'
+    )
+    assert main(["read", str(path)]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert "KV blocks    -" in lines
+    assert "KV tokens    - of 1,600" in lines
+
+
+@pytest.fixture
+def benchmark(tmp_path: Path) -> tuple[Path, Path]:
+    """A plan of steps of 10 ms, within 10 %, and twice the result of GuideLLM: 20.4 ms and 48.9 tokens/s."""
+    (tmp_path / "plan.json").write_text(json.dumps(to_json(MADE)))
+    (tmp_path / "result.json").write_text(json.dumps({**GUIDELLM, "benchmarks": GUIDELLM["benchmarks"] * 2}))
+    return tmp_path / "plan.json", tmp_path / "result.json"
+
+
+def test_a_benchmark_is_held_against_a_plan(benchmark: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = answer(capsys, "benchmark", *benchmark)["benchmarks"]
+    assert first == second
+    assert first["context"].startswith("GuideLLM: 26 requests to Qwen/Qwen3-4B-Thinking-2507; ")
+    assert "108 in + 1,024 out, 1 at once" in first["context"]
+    assert first["verdict"] == "Not as planned"
+    _, tpot, rate = first["deviations"]
+    assert (tpot["quantity"], tpot["planned"], tpot["off"]) == ("tpot_s", pytest.approx(0.01), True)
+    assert (tpot["planned_low"], tpot["planned_high"]) == (pytest.approx(0.009), pytest.approx(0.011))
+    assert (tpot["actual"], tpot["ratio"]) == (pytest.approx(0.0203793, rel=1e-5), pytest.approx(2.03793, rel=1e-5))
+    assert rate["actual"] == pytest.approx(48.9282)
+    assert main(["benchmark", *map(str, benchmark)]) == 0
+    once, again = capsys.readouterr().out.rstrip("\n").split("\n\n")
+    assert once == again
+    context, verdict, _, line, _ = once.split("\n")
+    assert context == first["context"]
+    assert verdict.startswith("Not as planned: ttft_s is 192 % of the plan.")
+    assert line.split()[:9] == ["tpot_s", "0.01", "(0.009", "to", "0.011)", "0.02038", "s", "204", "%"]
+
+
+def test_what_is_no_benchmark_is_one_line_and_status_2(
+    benchmark: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan, result = benchmark
+    picture = plan.with_name("picture.json")
+    picture.write_text("\x89PNG\r\n")
+    for arguments, said in (
+        ((plan, plan.with_name("none.json")), "file: found"),
+        ((plan, picture), "file: found 'no JSON: Expecting value at line 1, column 1', accepted: JSON of"),
+        ((plan, plan), "file: found 'a dict with"),
+        ((result, result), "inputs: found None"),
+        ((picture, result), "plan: found"),
+        ((plan,), "the following arguments are required: result"),
+    ):
+        assert main(["benchmark", *map(str, arguments)]) == 2
+        printed = capsys.readouterr()
+        assert (printed.out, printed.err.count("\n")) == ("", 1)
+        assert printed.err.startswith(f"monitor: {said}")
