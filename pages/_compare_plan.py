@@ -47,7 +47,7 @@ def _saved() -> Plan | None:
         st.info("No plan is saved yet: the page *Saved plans* keeps the sidebar's.", icon=":material/info:")
     if not found:
         return None
-    label = st.selectbox("Saved plan", list(found), key=_plan_shelf.CHOSEN, bind="query-params")
+    label = st.selectbox("Saved plan", list(found), key=_plan_shelf.CHOSEN[_plan_shelf.PLAN], bind="query-params")
     body = found[label].body
     made = from_json(body)
     if changed := changes(body, made):

@@ -46,7 +46,7 @@ def show() -> None:
 
 def _form(is_locked: bool) -> None:
     said, defaults = meanings(Setup), scalars(Setup)
-    with st.form("experiment", border=False):
+    with st.form("new experiment", border=False):
         model = st.text_input("model", help=f"{said['model']}; on the dashboard's machine", disabled=is_locked,
                               placeholder="empty: a tiny random model", key="experiment model")  # fmt: skip
         dtypes = st.multiselect("kv_cache_dtypes", list(KV_DTYPES), ["auto", "fp8"], help=said["kv_cache_dtypes"],

@@ -1,4 +1,6 @@
-"""What can be done with saved plans: save, open, rename, duplicate, delete and take back."""
+"""What can be done with saved plans: save, open, rename and duplicate; _bin deletes and takes back."""
+
+from collections.abc import Callable
 
 import streamlit as st
 
@@ -7,7 +9,8 @@ from planner.plan import Plan
 from planner.record import to_json
 from planner.store import Saved, Shelf
 
-_OPENED, _DELETED = "plan_opened", "plan_deleted"
+_OPENED = "plan_opened"
+_RENAMING, _NOT_RENAMED = "renaming", "not_renamed"
 
 
 def save_form(shelf: Shelf, made: Plan) -> None:
@@ -25,7 +28,7 @@ def save_form(shelf: Shelf, made: Plan) -> None:
 
 
 def said() -> None:
-    """What was done last: what an opened plan lost, and a way back for one that was deleted."""
+    """What was done last: what went wrong, and what an opened plan lost."""
     _plan_shelf.say_problem()
     if _OPENED in st.session_state:
         name, lost = st.session_state.pop(_OPENED)
@@ -33,29 +36,6 @@ def said() -> None:
             st.warning(_verdict.escaped(f"“{name}” is open, but: {'; '.join(lost)}."), icon=":material/warning:")
         else:
             st.success(_verdict.escaped(f"“{name}” is open in the sidebar."), icon=":material/check_circle:")
-
-
-def undo_bar(shelf: Shelf) -> None:
-    """The plan deleted last, and its way back."""
-    gone: Saved | None = st.session_state.get(_DELETED)
-    if gone is not None:
-        with st.container(horizontal=True, vertical_alignment="center", border=True):
-            st.markdown(_verdict.escaped(f":material/delete: “{gone.name}” is deleted."))
-            st.button(
-                "Undo", icon=":material/undo:", key="undo", on_click=_plan_shelf.act, args=(_restore, shelf, gone)
-            )
-
-
-def bin_of(shelf: Shelf) -> None:
-    """Those deleted in the last 30 days."""
-    with st.expander("Deleted in the last 30 days"):
-        gone = _plan_shelf.kept(_plan_shelf.PLAN, deleted=True)
-        if not gone:
-            st.caption("None.")
-            return
-        label = st.selectbox("Deleted plan", list(gone), key="deleted_plan")
-        st.button("Take it back", icon=":material/undo:", key="restore", on_click=_plan_shelf.act,
-                  args=(_restore, shelf, gone[label]))  # fmt: skip
 
 
 def open_button(name: str, made: Plan) -> None:
@@ -67,43 +47,28 @@ def open_button(name: str, made: Plan) -> None:
     st.button("Open in the sidebar", icon=":material/edit:", key="open", on_click=_plan_shelf.act, args=(open_it,))
 
 
-def delete_button(shelf: Shelf, one: Saved) -> None:
-    """Takes it off the list."""
-
-    def delete() -> None:
-        shelf.delete(one.id)
-        st.session_state[_DELETED] = one
-
-    st.button("Delete", icon=":material/delete:", key="delete", on_click=_plan_shelf.act, args=(delete,))
-
-
 def rename_form(shelf: Shelf, one: Saved) -> None:
-    """Another name or note, for it or for a copy; the plan itself never changes."""
+    """Another name or note, for it or for a copy; the plan itself never changes. Open until that is done."""
     name_key, note_key = f"name {one.id}", f"note {one.id}"
 
     def rename() -> None:
         shelf.describe(one.id, st.session_state[name_key], st.session_state[note_key])
-        _choose(shelf.one(one.id))
+        _plan_shelf.choose(shelf.one(one.id))
 
     def duplicate() -> None:
         copy = shelf.duplicate(one.id, st.session_state[name_key])
         shelf.describe(copy.id, copy.name, st.session_state[note_key])
-        _choose(copy)
+        _plan_shelf.choose(copy)
 
-    with st.expander("Rename or duplicate"), st.container(horizontal=True, vertical_alignment="bottom"):
-        st.text_input("Name", one.name, key=name_key)
-        st.text_input("Note", one.note, key=note_key)
-        st.button("Rename", icon=":material/edit_note:", key="rename", on_click=_plan_shelf.act, args=(rename,))
-        st.button("Duplicate", icon=":material/content_copy:", key="duplicate", on_click=_plan_shelf.act,
-                  args=(duplicate,))  # fmt: skip
+    def attempt(action: Callable[[], None]) -> None:
+        _plan_shelf.act(action, where=_NOT_RENAMED)
+        st.session_state[_RENAMING] = _NOT_RENAMED in st.session_state
 
-
-def _restore(shelf: Shelf, one: Saved) -> None:
-    shelf.restore(one.id)
-    st.session_state.pop(_DELETED, None)
-    _choose(one)
-
-
-def _choose(one: Saved) -> None:
-    """The one shown next."""
-    st.session_state[_plan_shelf.CHOSEN] = _plan_shelf.label_of(one)
+    with st.expander("Rename or duplicate", key=_RENAMING, on_change="rerun"):
+        _plan_shelf.say_problem(_NOT_RENAMED)
+        with st.container(horizontal=True, vertical_alignment="bottom"):
+            st.text_input("Name", one.name, key=name_key)
+            st.text_input("Note", one.note, key=note_key)
+            st.button("Rename", icon=":material/edit_note:", key="rename", on_click=attempt, args=(rename,))
+            st.button("Duplicate", icon=":material/content_copy:", key="duplicate", on_click=attempt,
+                      args=(duplicate,))  # fmt: skip

@@ -1,10 +1,11 @@
-"""The shelf on which plans and calibrations are kept: monitor.toml's store, its trouble said in one line."""
+"""The shelf on which plans, calibrations and experiments are kept: monitor.toml's store, its trouble said in a line."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import streamlit as st
 
+from monitor.experiment_result import KIND as EXPERIMENT
 from pages import _source, _verdict
 from planner.calibration import Calibration
 from planner.errors import InputError
@@ -13,8 +14,8 @@ from planner.store import Saved, Shelf, StoreError
 
 PLAN, CALIBRATION = "plan", "calibration"
 """Kinds of documents."""
-CHOSEN = "saved"
-"""Key of the widget that holds the plan chosen, and its name in the address."""
+CHOSEN = {PLAN: "saved", EXPERIMENT: "experiment"}
+"""Key of the widget that holds the one chosen of a kind, and its name in the address."""
 _PROBLEM = "shelf_problem"
 
 
@@ -67,16 +68,21 @@ def refresh() -> None:
     _calibrations.clear()
 
 
-def act(action: Callable[..., Any], *given: Any) -> None:
-    """Does it, from a callback; what goes wrong is said by the page that is drawn next."""
+def choose(one: Saved) -> None:
+    """The one of its kind that is shown next."""
+    st.session_state[CHOSEN[one.kind]] = label_of(one)
+
+
+def act(action: Callable[..., Any], *given: Any, where: str = _PROBLEM) -> None:
+    """Does it, from a callback; what goes wrong is said by the page that is drawn next, there."""
     try:
         action(*given)
     except (StoreError, InputError) as error:
-        st.session_state[_PROBLEM] = str(error)
+        st.session_state[where] = str(error)
 
 
-def say_problem() -> None:
+def say_problem(where: str = _PROBLEM) -> None:
     """What went wrong just now, once."""
-    problem = st.session_state.pop(_PROBLEM, "")
+    problem = st.session_state.pop(where, "")
     if problem:
         st.error(_verdict.escaped(problem), icon=":material/cancel:")

@@ -6,7 +6,7 @@ from monitor.benchmark_check import check
 from monitor.benchmark_results import ACCEPTED, measurements_in
 from monitor.experiment_result import KIND, experiment_from
 from monitor.times import moment
-from pages import _compare_tables, _experiment_form, _experiment_tables, _inputs, _plan_shelf, _tables, _verdict
+from pages import _bin, _compare_tables, _experiment_form, _experiment_tables, _inputs, _plan_shelf, _tables, _verdict
 from planner.errors import InputError
 
 plan = _inputs.made()
@@ -14,12 +14,18 @@ st.title("Experiment")
 verdicts = st.container()
 _experiment_form.show()
 
-kept = _plan_shelf.kept(KIND) or {}
+kept = _plan_shelf.kept(KIND)
+shelf = None if kept is None else _plan_shelf.shelf()
 ran = _experiment_form.background().progress
-found = ran and ran.found
+found = ran.found if ran is not None and (kept is None or ran.problem) else None  # what is kept may be deleted too
 st.subheader("Results")
+_plan_shelf.say_problem()
+if shelf is not None:
+    _bin.undo_bar(shelf, KIND)
 if kept:
-    chosen = st.selectbox("Experiment", list(kept), key="experiment", bind="query-params")
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        chosen = st.selectbox("Experiment", list(kept), key=_plan_shelf.CHOSEN[KIND], bind="query-params")
+        _bin.delete_button(shelf, kept[chosen])
     found = experiment_from(kept[chosen].body)
 if found is None:
     st.caption("None yet. `python -m monitor experiment --model DIR` runs the same from a shell and keeps it here.")
@@ -33,6 +39,8 @@ else:
     _tables.show(_experiment_tables.medians(found))
     with st.expander("Every run"):
         _tables.show(_experiment_tables.runs(found))
+if shelf is not None:
+    _bin.bin_of(shelf, KIND)
 
 st.subheader("Benchmarks of other tools, beside the plan of the sidebar")
 st.caption(f"{ACCEPTED}. The plan is made for the load that the file says, on the model and device of the sidebar.")

@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from pages import _inputs, _plan_actions, _plan_shelf, _plan_tables, _tables, _verdict
+from pages import _bin, _inputs, _plan_actions, _plan_shelf, _plan_tables, _tables, _verdict
 from planner.changes import changes
 from planner.errors import InputError
 from planner.record import from_json
@@ -17,13 +17,13 @@ if found is None:
 shelf = _plan_shelf.shelf()
 
 _plan_actions.save_form(shelf, plan)
-_plan_actions.undo_bar(shelf)
+_bin.undo_bar(shelf, _plan_shelf.PLAN)
 if found:
     st.dataframe(
         _plan_tables.plans(found), hide_index=True, column_config=_plan_tables.PLAN_COLUMNS, placeholder="–",
         key="plans", alt="Saved plans with what they said then, the newest first",
     )  # fmt: skip
-    label = st.selectbox("Saved plan", list(found), key=_plan_shelf.CHOSEN, bind="query-params")
+    label = st.selectbox("Saved plan", list(found), key=_plan_shelf.CHOSEN[_plan_shelf.PLAN], bind="query-params")
     chosen = found[label]
     today, changed = None, []
     try:
@@ -41,7 +41,7 @@ if found:
             "application/json",
             icon=":material/download:",
         )
-        _plan_actions.delete_button(shelf, chosen)
+        _bin.delete_button(shelf, chosen)
     if changed:
         st.warning(
             "This planner works some figures out otherwise than the one that saved it: both are shown.",
@@ -51,4 +51,4 @@ if found:
     _plan_actions.rename_form(shelf, chosen)
 else:
     st.caption("No plan is saved yet.")
-_plan_actions.bin_of(shelf)
+_bin.bin_of(shelf, _plan_shelf.PLAN)
