@@ -59,22 +59,24 @@ class Handler(socketserver.StreamRequestHandler):
 
 
 class Servers(socketserver.ThreadingTCPServer):
+    """Any number of them under one port: the first part of the path is the number of one."""
+
     request_queue_size = 256
     daemon_threads = True
 
 
-def serve(port: "multiprocessing.Queue[int]") -> None:
-    with Servers(("127.0.0.1", 0), Handler) as server:
+def serve(port: "multiprocessing.Queue[int]", servers: Callable[..., Servers], *arguments: object) -> None:
+    with servers(*arguments) as server:
         port.put(server.server_address[1])
         server.serve_forever()
 
 
 @contextmanager
-def serving() -> Iterator[int]:
-    """The port of the servers."""
+def serving(servers: Callable[..., Servers], *arguments: object) -> Iterator[int]:
+    """The port of the servers that are made of these arguments, in another process."""
     context = multiprocessing.get_context("spawn")
     port: multiprocessing.Queue[int] = context.Queue()
-    process = context.Process(target=serve, args=(port,), daemon=True)
+    process = context.Process(target=serve, args=(port, servers, *arguments), daemon=True)
     process.start()
     try:
         yield port.get(timeout=60)
@@ -112,7 +114,7 @@ def main() -> None:
     parser.add_argument("--interval", type=float, default=5.0)
     options = parser.parse_args()
     wanted = options.targets / options.interval
-    with serving() as port, tempfile.TemporaryDirectory() as folder:
+    with serving(Servers, ("127.0.0.1", 0), Handler) as port, tempfile.TemporaryDirectory() as folder:
         targets = tuple(
             Target(name=f"gpu-{n}", url=f"http://127.0.0.1:{port}/{n}/metrics") for n in range(options.targets)
         )

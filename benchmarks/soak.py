@@ -11,15 +11,13 @@ one server after the other. Prints JSON.
 
 import argparse
 import json
-import multiprocessing
 import os
 import socketserver
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -28,7 +26,7 @@ from typing import Any
 
 from sqlalchemy import select
 
-from benchmarks.collector import COUNTED, PAGES, used
+from benchmarks.collector import COUNTED, PAGES, Servers, serving, used
 from monitor import scrape
 from monitor.collector import KEPT
 from monitor.config import MonitorConfig
@@ -57,11 +55,8 @@ IN_FLIGHT = 1
 """Of each server, an answer that came while the watch was stopped is followed by nobody  [pages]."""
 
 
-class Servers(socketserver.ThreadingTCPServer):
-    """Any number of them under one port: the first part of the path is the number of one."""
-
-    request_queue_size = 256
-    daemon_threads = True
+class Turning(Servers):
+    """Servers whose pages are others after each cycle."""
 
     def __init__(self, cycle: float) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -83,33 +78,13 @@ class Servers(socketserver.ThreadingTCPServer):
 
 
 class Handler(socketserver.StreamRequestHandler):
-    server: Servers
+    server: Turning
 
     def handle(self) -> None:
         number = int(self.rfile.readline().split(b"/")[1])
         while self.rfile.readline().strip():
             pass
         self.wfile.write(self.server.body(number))
-
-
-def serve(port: "multiprocessing.Queue[int]", cycle: float) -> None:
-    with Servers(cycle) as server:
-        port.put(server.server_address[1])
-        server.serve_forever()
-
-
-@contextmanager
-def serving(cycle: float) -> Iterator[int]:
-    """The port of servers whose pages are others after each cycle."""
-    context = multiprocessing.get_context("spawn")
-    port: multiprocessing.Queue[int] = context.Queue()
-    process = context.Process(target=serve, args=(port, cycle), daemon=True)
-    process.start()
-    try:
-        yield port.get(timeout=60)
-    finally:
-        process.terminate()
-        process.join()
 
 
 def sooner(thresholds: Thresholds, speed: float) -> Thresholds:
@@ -147,7 +122,7 @@ def soaked(speed: float, minutes: float, count: int, folder: Path) -> dict[str, 
     def wall() -> float:
         return BEGAN + speed * (time.monotonic() - began)
 
-    with serving(cycle) as port:
+    with serving(Turning, cycle) as port:
         targets = [Target(name=f"gpu-{n}", url=f"http://127.0.0.1:{port}/{n}/metrics") for n in range(count)]
         store = f"sqlite:///{folder}/monitor.db"
         thresholds = sooner(Thresholds(), speed)

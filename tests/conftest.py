@@ -1,4 +1,4 @@
-"""What tests share: real engines, a fresh dashboard, a browser.
+"""What tests share: a clock and a file for a store, real engines, a fresh dashboard, a browser.
 
 Where one of them cannot run, its tests are skipped with the reason, or fail with it when REQUIRE_ALL is set.
 """
@@ -22,6 +22,7 @@ import requests
 from monitor.engine import INTERPRETER, Engine, serving
 from monitor.tiny_model import write_tiny_model
 from scripts.demo import dashboard
+from tests.keeping import Clock
 
 collect_ignore = ["engine_truth.py"]  # for the engine's interpreter: it needs vLLM
 ROOT = Path(__file__).resolve().parent.parent
@@ -40,6 +41,18 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The wall clock of a store, at noon until it is set."""
+    return Clock()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a store begins."""
+    return tmp_path / "monitor.db"
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -11,30 +10,15 @@ from planner.catalog.browse import device_rows, model_rows
 from planner.catalog.models import models
 from planner.catalog.own import Own, as_toml
 from planner.gpu import gpus
+from tests.screens import opened, rows, unopened
 from tests.test_own_catalog import DEVICE, LLAMA, PRICE
-
-
-def screen() -> None:
-    import runpy
-
-    from pages import _inputs
-
-    _inputs.sidebar()
-    runpy.run_path(f"{_inputs.__file__.removesuffix('_inputs.py')}catalog.py")
 
 
 @pytest.fixture
 def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
     monkeypatch.setenv("KV_PLANNER_OWN", str(tmp_path / "planner.toml"))
     (tmp_path / "planner.toml").write_text(as_toml("prices", PRICE))
-    found = AppTest.from_function(screen, default_timeout=60).run()
-    assert not found.exception
-    return found
-
-
-def rows(page: AppTest, number: int = 0) -> list[dict[str, Any]]:
-    table: list[dict[str, Any]] = page.dataframe[number].value.to_dict("records")
-    return table
+    return opened("catalog")
 
 
 def devices(page: AppTest) -> AppTest:
@@ -45,34 +29,34 @@ def devices(page: AppTest) -> AppTest:
 
 
 def test_every_model_is_there_with_its_source(page: AppTest) -> None:
-    assert len(rows(page)) == len(models())
-    llama = next(row for row in rows(page) if row["Short name"] == "llama-3-8b")
+    assert len(rows(page.dataframe[0])) == len(models())
+    llama = next(row for row in rows(page.dataframe[0]) if row["Short name"] == "llama-3-8b")
     assert llama["Parameters"] == llama["Published"] == 8_030_261_248  # the publisher's safetensors headers
     assert (llama["KV bytes a token, 16-bit"], llama["KV bytes a token, FP8"]) == (131_072, 65_536)
-    assert all(row["Source"] and row["Date"] for row in rows(page))
+    assert all(row["Source"] and row["Date"] for row in rows(page.dataframe[0]))
 
 
 def test_find_narrows_both_lists(page: AppTest) -> None:
     page.text_input(key="find").set_value("Gemma windowed").run()
-    assert rows(page)
-    assert all("gemma" in row["Model"].lower() and "windowed" in row["Layers"] for row in rows(page))
+    assert rows(page.dataframe[0])
+    assert all("gemma" in row["Model"].lower() and "windowed" in row["Layers"] for row in rows(page.dataframe[0]))
     page.text_input(key="find").set_value("h100 NVLink4").run()
-    found = rows(devices(page))
+    found = rows(devices(page).dataframe[0])
     assert "H100-SXM" in {row["Device"] for row in found}
     assert all("NVLink4" in row["Link"] for row in found)
 
 
 def test_planned_beside_published(page: AppTest) -> None:
-    chosen = page.table[0].value.to_dict("records")[0]
+    chosen = rows(page.table[0])[0]
     assert (chosen["Parameters counted"], chosen["Published"]) == ("8,030,261,248", "8,030,261,248")
 
 
 def test_own_price_stands_with_the_devices(page: AppTest) -> None:
-    found = {row["Device"]: row for row in rows(devices(page))}
+    found = {row["Device"]: row for row in rows(devices(page).dataframe[0])}
     assert len(found) == len(gpus())
     assert found["H100-SXM"]["Median, $ an hour"] == 2.1
     assert found["A10G"]["Median, $ an hour"] == 1.006  # Amazon's g5.xlarge
-    assert {row["Source"] for row in rows(page, 1) if row["Device"] == "H100-SXM"} == {"our contract"}
+    assert {row["Source"] for row in rows(page.dataframe[1]) if row["Device"] == "H100-SXM"} == {"our contract"}
 
 
 def test_a_device_is_added_by_form(page: AppTest, tmp_path: Path) -> None:
@@ -85,7 +69,7 @@ def test_a_device_is_added_by_form(page: AppTest, tmp_path: Path) -> None:
     assert not page.error
     page.button(key="own_name_save").click().run()
     assert not page.exception
-    assert rows(page)[0]["Device"] == "Lab 48GB"
+    assert rows(page.dataframe[0])[0]["Device"] == "Lab 48GB"
     assert page.text_input(key="own_name").value == ""
     assert 'name = "Lab 48GB"' in (tmp_path / "planner.toml").read_text()
 
@@ -94,7 +78,7 @@ def test_a_wrong_file_is_an_error_and_the_rest_goes_on(page: AppTest, tmp_path: 
     (tmp_path / "planner.toml").write_text(as_toml("gpus", DEVICE | {"speed": 3}))
     page.run()
     assert "speed" in page.error[0].value
-    assert len(rows(page)) == len(models())
+    assert len(rows(page.dataframe[0])) == len(models())
 
 
 def test_an_uploaded_model_is_planned_with(page: AppTest) -> None:
@@ -104,16 +88,16 @@ def test_an_uploaded_model_is_planned_with(page: AppTest) -> None:
     next(button for button in page.button if button.label == "Plan with it").click().run()
     assert not page.exception
     assert page.selectbox(key="model").value == reference
-    assert page.table[0].value.to_dict("records")[0]["From"] == "upload"
+    assert rows(page.table[0])[0]["From"] == "upload"
 
 
 def test_a_lost_upload_says_so_and_the_rest_goes_on() -> None:
-    page = AppTest.from_function(screen, default_timeout=60)
+    page = unopened("catalog")
     page.query_params["model"] = "upload/gone-12345678"
     page.run()
     assert not page.exception
     assert "upload its config.json again" in page.error[0].value
-    assert len(rows(page)) == len(models())
+    assert len(rows(page.dataframe[0])) == len(models())
 
 
 def test_counts_are_the_publishers_but_for_padding() -> None:

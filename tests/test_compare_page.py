@@ -1,15 +1,12 @@
 """Planned vs actual on recorded servers: what is adopted is as planned, and what is planned wrong is named first."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
-import plotly.graph_objects as go
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from monitor.sources import Sources
-from pages import _plan_shelf, _source
+from pages import _plan_shelf
 from planner.catalog.models import model_named
 from planner.deployment import Deployment
 from planner.gpu import gpu_named
@@ -17,10 +14,11 @@ from planner.plan import plan
 from planner.record import from_json, to_json
 from planner.store import Shelf
 from planner.workload import Workload
+from tests import screens
 from tests.recorded import page
+from tests.screens import Open, boxes, charts, rows
 from tests.test_drift import PLAN, days
-from tests.test_monitor_pages import IDLE, LOAD, PREEMPTING, boxes, rows, screen
-from tests.watched import DOWN, Servers, state
+from tests.watched import DOWN, IDLE, LOAD, PREEMPTING, Servers, state
 
 TINY = {"model": "demo/tiny-llama", "gpu": "cpu", "cpu_kvcache_space": 1.0, "max_model_len": 2048,
         "input_tokens": 200, "output_tokens": 100}  # fmt: skip
@@ -41,25 +39,16 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Servers:
         state("pair", page("0.32.0-dp2-start"), page("0.32.0-dp2-load")),
         state("busy", IDLE, LOAD),
     )
-    found = Sources(tmp_path / "monitor.toml", watch=lambda config: servers)  # type: ignore[arg-type, return-value]
-    monkeypatch.setattr(_source, "shared", lambda: found)
+    screens.reading(servers, tmp_path, monkeypatch)
     _plan_shelf._opened.clear()
     return servers
-
-
-Open = Callable[..., AppTest]
 
 
 @pytest.fixture
 def opened(watched: Servers) -> Open:
     def opened(**widgets: object) -> AppTest:
-        found = AppTest.from_function(screen, default_timeout=60, args=("compare",))
-        for key, value in widgets.items():
-            found.session_state[key] = value
-        found.run()
-        assert not found.exception
-        for chart in found.get("plotly_chart"):
-            go.Figure(json.loads(chart.proto.spec))
+        found = screens.opened("compare", servers=True, **widgets)
+        charts(found)
         return found
 
     return opened

@@ -10,19 +10,11 @@ from planner.compression_methods import METHODS
 from planner.deployment import Deployment
 from planner.gpu import gpu_named
 from planner.plan import plan
-
-
-def screen() -> None:
-    import runpy
-
-    from pages import _inputs
-
-    _inputs.sidebar()
-    runpy.run_path(f"{_inputs.__file__.removesuffix('_inputs.py')}compression.py")
+from tests.screens import metrics, opened
 
 
 def drawn(*stack: str) -> AppTest:
-    page = AppTest.from_function(screen, default_timeout=60).run()
+    page = opened("compression")
     if stack:
         page.multiselect(key="stack").set_value(list(stack)).run()
     assert not page.exception
@@ -36,7 +28,7 @@ def test_numbers_are_those_of_a_plan_with_the_dtype() -> None:
     assert made.capacity is not None
     assert made.latency is not None
     page = drawn()
-    shown = {metric.label: metric.value for metric in page.metric}
+    shown = metrics(page)
     assert shown["KV cache tokens"] == units.count(made.capacity[0].kv_cache_size_tokens)
     assert shown["Output"] == units.count(made.latency.output_tokens_per_s.value, "tokens/s")
     assert "87.5 %" in page.success[0].value
@@ -64,9 +56,9 @@ def test_two_of_a_kind_are_refused_in_words() -> None:
 
 
 def test_nothing_chosen_is_the_plan_in_16_bits() -> None:
-    page = AppTest.from_function(screen, default_timeout=60).run()
+    page = opened("compression")
     page.multiselect(key="stack").set_value([]).run()
     base = compressed(plan(model_named("meta-llama/Meta-Llama-3-8B"), Deployment(gpu=gpu_named("A100-SXM-80GB"))), [])
     assert base.plan.capacity is not None
-    shown = {metric.label: metric.value for metric in page.metric}
+    shown = metrics(page)
     assert shown["Requests that fit"] == units.count(base.plan.capacity[0].streams)

@@ -1,38 +1,18 @@
 """The cost page with the shared inputs beside it: its numbers are the plan's, its own inputs are in the address."""
 
-from streamlit.testing.v1 import AppTest
-
 from planner import units
 from planner.catalog.models import model_named
 from planner.deployment import Deployment
 from planner.gpu import gpu_named
 from planner.month import month
 from planner.plan import plan
-
-
-def screen() -> None:
-    import runpy
-
-    from pages import _inputs
-
-    _inputs.sidebar()
-    runpy.run_path(f"{_inputs.__file__.removesuffix('_inputs.py')}cost.py")
-
-
-def drawn() -> AppTest:
-    page = AppTest.from_function(screen, default_timeout=60).run()
-    assert not page.exception
-    return page
-
-
-def metrics(page: AppTest) -> dict[str, str]:
-    return {metric.label: metric.value for metric in page.metric}
+from tests.screens import metrics, opened
 
 
 def test_numbers_are_the_plans_own() -> None:
     cost = plan(model_named("meta-llama/Meta-Llama-3-8B"), Deployment(gpu=gpu_named("A100-SXM-80GB"))).cost
     assert cost is not None
-    page = drawn()
+    page = opened("cost")
     shown = metrics(page)
     assert shown["A million output tokens"] == units.usd(cost.usd_per_million_output_tokens.value)
     assert shown["A million input tokens"] == units.usd(cost.usd_per_million_input_tokens.value)
@@ -44,7 +24,7 @@ def test_numbers_are_the_plans_own() -> None:
 
 
 def test_own_price_wins_and_has_no_spread() -> None:
-    page = drawn()
+    page = opened("cost")
     page.number_input(key="usd_per_gpu_hour").set_value(4.0)
     page.number_input(key="redundancy").set_value(2.0).run()
     assert metrics(page)["An hour"] == "$8.00"
@@ -53,7 +33,7 @@ def test_own_price_wins_and_has_no_spread() -> None:
 
 
 def test_a_second_plan_and_an_api_stand_beside() -> None:
-    page = drawn()
+    page = opened("cost")
     page.selectbox(key="other_gpu").set_value("A100-SXM-80GB")
     page.selectbox(key="other_kv_cache_dtype").set_value("fp8")
     page.number_input(key="api_output").set_value(0.3).run()
@@ -67,14 +47,14 @@ def test_a_second_plan_and_an_api_stand_beside() -> None:
 
 def test_load_in_tokens() -> None:
     """1,000 million output tokens at 1,024 a request are 976,562.5 requests."""
-    page = drawn()
+    page = opened("cost")
     page.get("button_group")[0].set_value("million output tokens").run()
     assert not page.exception
     assert "976,562 requests" in "\n".join(markdown.value for markdown in page.markdown)
 
 
 def test_without_a_quote_nothing_is_free() -> None:
-    page = drawn()
+    page = opened("cost")
     page.selectbox(key="price_kind").set_value("reserved").run()
     assert "unknown is not free" in page.info[0].value
     assert not page.metric

@@ -107,11 +107,6 @@ def watching(
         yield scene
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "monitor.db"
-
-
 def tokens(pages: Iterable[Snapshot]) -> list[float | None]:
     return [page.engines[0].number(GENERATION_TOKENS) for page in pages]
 

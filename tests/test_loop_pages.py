@@ -4,6 +4,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from monitor.experiment_result import KIND, Experiment, as_json
 from monitor.source import TargetState
 from monitor.sources import Sources
 from monitor.targets import Target
-from pages import _experiment_form, _now, _plan_shelf, _source
+from pages import _experiment_form, _now, _plan_shelf
 from planner.deployment import Deployment
 from planner.gpu import gpu_named
 from planner.headroom import headroom
@@ -25,11 +26,12 @@ from planner.plan import plan
 from planner.record import calibration_from
 from planner.store import Shelf
 from planner.workload import Workload
+from tests import screens
 from tests.obeying import GAP, INPUT, OUTPUT, history
+from tests.screens import Open, boxes, rows
 from tests.test_benchmark_results import GUIDELLM
 from tests.test_calibration import MODEL
 from tests.test_experiment import made, run
-from tests.test_monitor_pages import boxes, rows, screen
 from tests.watched import Servers
 
 # 15 windows of 20 s at as many requests a second; a gap is 20 ms whatever runs.
@@ -50,28 +52,16 @@ def sources(tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch) -> Iter
     state = TargetState(target=target, history=PAGES, age=1.0, error=None, failures=0)
     servers = Servers(state)
     (tmp_path / "monitor.toml").write_text(f'store = "{store}"\n')
-    found = Sources(tmp_path / "monitor.toml", watch=lambda config: servers)  # type: ignore[arg-type, return-value]
-    monkeypatch.setattr(_source, "shared", lambda: found)
+    found = screens.reading(servers, tmp_path, monkeypatch)
     _now._trend.clear()
     yield found
     _plan_shelf._opened.clear()
     _plan_shelf._calibrations.clear()
 
 
-Open = Callable[..., AppTest]
-
-
 @pytest.fixture
 def opened(sources: Sources) -> Open:
-    def opened(name: str, **widgets: object) -> AppTest:
-        found = AppTest.from_function(screen, default_timeout=60, args=(name,))
-        for key, value in widgets.items():
-            found.session_state[key] = value
-        found.run()
-        assert not found.exception
-        return found
-
-    return opened
+    return partial(screens.opened, servers=True)
 
 
 def table(page: AppTest, number: int) -> list[dict[str, Any]]:

@@ -1,11 +1,8 @@
 """The monitor's pages on servers in recorded states: what they show is what was recorded."""
 
-import json
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-import plotly.graph_objects as go
 import pytest
 from streamlit.testing.v1 import AppTest
 
@@ -14,9 +11,10 @@ from monitor.finding import Change, Condition, Event, Finding
 from monitor.sources import Sources
 from pages import _source
 from planner.verdict import Level
+from tests import screens
 from tests.conftest import ROOT
-from tests.recorded import page
-from tests.watched import DOWN, STARTED, Servers, state
+from tests.screens import Open, boxes, charts, rows
+from tests.watched import DOWN, IDLE, LOAD, PREEMPTING, STARTED, Servers, state
 
 ASK = "Scale out, or cap concurrency."
 PRESSED = Condition(
@@ -26,16 +24,6 @@ BEGAN = Event(
     at=STARTED + 5, target="chat-2", engine="0", rule="saturated", change=Change.BEGAN, level=Level.BAD,
     word="Saturated", reason="3 requests wait.", action=ASK,
 )  # fmt: skip
-IDLE, LOAD, PREEMPTING = (page(name) for name in ("0.32.0-idle-whole", "0.32.0-load", "0.32.0-preempt-blocks80-load"))
-
-
-def screen(name: str) -> None:
-    import runpy
-
-    from pages import _inputs, _source
-
-    _inputs.sidebar(_source.names())
-    runpy.run_path(f"{_inputs.__file__.removesuffix('_inputs.py')}{name}.py")
 
 
 @pytest.fixture
@@ -49,48 +37,19 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sources:
         timeline=[BEGAN],
         usual=500.0,
     )
-    found = Sources(tmp_path / "monitor.toml", watch=lambda config: servers)  # type: ignore[arg-type, return-value]
-    monkeypatch.setattr(_source, "shared", lambda: found)
+    found = screens.reading(servers, tmp_path, monkeypatch)
     _source._judged.clear()
     return found
-
-
-Open = Callable[..., AppTest]
 
 
 @pytest.fixture
 def opened(sources: Sources) -> Open:
     """opened("live", endpoint="chat-1"): the page with these widgets set."""
-
-    def opened(name: str, **widgets: object) -> AppTest:
-        found = AppTest.from_function(screen, default_timeout=60, args=(name,))
-        for key, value in widgets.items():
-            found.session_state[key] = value
-        found.run()
-        assert not found.exception
-        return found
-
-    return opened
-
-
-def rows(table: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = table.value.to_dict("records")
-    return found
+    return partial(screens.opened, servers=True)
 
 
 def cards(page: AppTest) -> dict[str, tuple[str, str]]:
     return {card.label: (card.value, card.delta) for card in page.metric}
-
-
-def charts(page: AppTest) -> list[str]:
-    """Titles of the charts, each of which plotly finds no fault with."""
-    for chart in page.get("plotly_chart"):
-        go.Figure(json.loads(chart.proto.spec))
-    return [chart.proto.alt.partition(" over time")[0] for chart in page.get("plotly_chart")]
-
-
-def boxes(page: AppTest) -> str:
-    return " ".join(box.value for kind in (page.error, page.warning, page.success, page.info) for box in kind)
 
 
 def test_live_shows_the_signals_of_a_preempting_server(opened: Open, sources: Sources) -> None:

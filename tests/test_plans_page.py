@@ -1,13 +1,13 @@
 """The page of saved plans: what was saved comes back into the sidebar with the same figures."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from monitor.sources import Sources
 from pages import _plan_shelf, _source
 from planner.catalog.models import model_named
 from planner.deployment import Deployment
@@ -17,8 +17,9 @@ from planner.plan import plan
 from planner.record import from_json, to_json
 from planner.store import Shelf
 from planner.workload import Slo, Workload
+from tests import screens
+from tests.screens import Open, boxes, rows
 from tests.test_calibration import MEASURED
-from tests.test_monitor_pages import boxes, rows
 from tests.watched import Servers
 
 A100 = gpu_named("A100-SXM-80GB")
@@ -34,22 +35,12 @@ INVENTED = plan(
 )
 
 
-def screen() -> None:
-    import runpy
-
-    from pages import _inputs, _plan_shelf
-
-    _inputs.sidebar((), _plan_shelf.calibrations())
-    runpy.run_path(f"{_inputs.__file__.removesuffix('_inputs.py')}plans.py")
-
-
 @pytest.fixture
 def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
     """The store that monitor.toml names, empty."""
     url = f"sqlite:///{tmp_path / 'kept.sqlite'}"
     (tmp_path / "monitor.toml").write_text(f'store = "{url}"\n')
-    found = Sources(tmp_path / "monitor.toml", watch=lambda config: Servers())  # type: ignore[arg-type, return-value]
-    monkeypatch.setattr(_source, "shared", lambda: found)
+    screens.reading(Servers(), tmp_path, monkeypatch)
     _plan_shelf._opened.clear()
     _plan_shelf._calibrations.clear()
     kept = Shelf(url)
@@ -59,18 +50,9 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
 
 
 @pytest.fixture
-def opened(shelf: Shelf) -> Callable[..., AppTest]:
+def opened(shelf: Shelf) -> Open:
     """opened(gpu="H100-SXM"): the page with these inputs."""
-
-    def opened(**widgets: object) -> AppTest:
-        page = AppTest.from_function(screen, default_timeout=60)
-        for key, value in widgets.items():
-            page.session_state[key] = value
-        page.run()
-        assert not page.exception
-        return page
-
-    return opened
+    return partial(screens.opened, "plans", calibrations=True)
 
 
 def pressed(page: AppTest, key: str) -> AppTest:
@@ -79,7 +61,7 @@ def pressed(page: AppTest, key: str) -> AppTest:
     return page
 
 
-def test_a_plan_saved_and_opened_again_gives_the_same_figures(opened: Callable[..., AppTest], shelf: Shelf) -> None:
+def test_a_plan_saved_and_opened_again_gives_the_same_figures(opened: Open, shelf: Shelf) -> None:
     shelf.put("plan", "Chat", to_json(CHAT), "for the review")
     page = pressed(opened(gpu="L4"), "open")
     assert "“Chat” is open in the sidebar." in boxes(page)
@@ -95,16 +77,14 @@ def test_a_plan_saved_and_opened_again_gives_the_same_figures(opened: Callable[.
     assert shown["KV tokens"] == CHAT.capacity[0].kv_cache_size_tokens  # type: ignore[index]
 
 
-def test_a_price_of_the_quotes_stays_one(opened: Callable[..., AppTest], shelf: Shelf) -> None:
+def test_a_price_of_the_quotes_stays_one(opened: Open, shelf: Shelf) -> None:
     """The plan was saved with the median of the quotes: opened again, no price is typed in."""
     shelf.put("plan", "Chat", to_json(replace(INVENTED, model=CHAT.model).on()))
     page = pressed(opened(usd_per_gpu_hour=9.0), "open")
     assert page.number_input(key="usd_per_gpu_hour").value is None
 
 
-def test_a_model_that_the_catalog_lacks_is_opened_from_what_was_saved(
-    opened: Callable[..., AppTest], shelf: Shelf
-) -> None:
+def test_a_model_that_the_catalog_lacks_is_opened_from_what_was_saved(opened: Open, shelf: Shelf) -> None:
     """Llama 3 8B with 4 layers: 2 x 4 x 8 x 128 x 2 = 16,384 bytes a token."""
     shelf.put("plan", "Invented", to_json(INVENTED))
     page = pressed(opened(), "open")
@@ -116,13 +96,13 @@ def test_a_model_that_the_catalog_lacks_is_opened_from_what_was_saved(
     assert shelf.all("plan")[0].body["bytes_per_token"] == 16_384
 
 
-def test_what_the_sidebar_has_no_field_for_is_said(opened: Callable[..., AppTest], shelf: Shelf) -> None:
+def test_what_the_sidebar_has_no_field_for_is_said(opened: Open, shelf: Shelf) -> None:
     held = CHAT.on(replace(CHAT.deployment, other_memory=2**30))
     shelf.put("plan", "Shared", to_json(held))
     assert "other_memory 1073741824 has no field here" in boxes(pressed(opened(), "open"))
 
 
-def test_a_device_that_is_gone_is_said(opened: Callable[..., AppTest], shelf: Shelf) -> None:
+def test_a_device_that_is_gone_is_said(opened: Open, shelf: Shelf) -> None:
     own = Gpu(**{**asdict(A100), "name": "Lab 80GB"})
     shelf.put("plan", "Lab", to_json(CHAT.on(replace(CHAT.deployment, gpu=own))))
     page = pressed(opened(), "open")
@@ -130,7 +110,7 @@ def test_a_device_that_is_gone_is_said(opened: Callable[..., AppTest], shelf: Sh
     assert page.selectbox(key="gpu").value == "A100-SXM-80GB"
 
 
-def test_figures_of_another_planner_stand_beside_todays(opened: Callable[..., AppTest], shelf: Shelf) -> None:
+def test_figures_of_another_planner_stand_beside_todays(opened: Open, shelf: Shelf) -> None:
     shelf.put("plan", "Old", {**to_json(CHAT), "block_size": 8})
     page = opened()
     assert "works some figures out otherwise" in boxes(page)
@@ -139,9 +119,7 @@ def test_figures_of_another_planner_stand_beside_todays(opened: Callable[..., Ap
     assert table["KV cache a token"] == ("32 KiB", "the same")  # of one rank of two, in FP8
 
 
-def test_a_plan_that_cannot_be_planned_again_still_says_what_it_said(
-    opened: Callable[..., AppTest], shelf: Shelf
-) -> None:
+def test_a_plan_that_cannot_be_planned_again_still_says_what_it_said(opened: Open, shelf: Shelf) -> None:
     body = to_json(CHAT)
     shelf.put("plan", "Future", {**body, "inputs": {**body["inputs"], "format": 2}})
     page = opened()
@@ -150,7 +128,7 @@ def test_a_plan_that_cannot_be_planned_again_still_says_what_it_said(
     assert "open" not in {button.key for button in page.button}
 
 
-def test_delete_has_a_way_back(opened: Callable[..., AppTest], shelf: Shelf) -> None:
+def test_delete_has_a_way_back(opened: Open, shelf: Shelf) -> None:
     shelf.put("plan", "Chat", to_json(CHAT))
     page = pressed(opened(), "delete")
     assert shelf.all("plan") == []
@@ -163,7 +141,7 @@ def test_delete_has_a_way_back(opened: Callable[..., AppTest], shelf: Shelf) -> 
     assert rows(page.dataframe[0])[0]["Name"] == "Chat (#1)"
 
 
-def test_rename_and_duplicate(opened: Callable[..., AppTest], shelf: Shelf) -> None:
+def test_rename_and_duplicate(opened: Open, shelf: Shelf) -> None:
     shelf.put("plan", "Chat", to_json(CHAT), "first")
     page = opened()
     page.text_input(key="name 1").set_value("Talk")
@@ -178,7 +156,7 @@ def test_rename_and_duplicate(opened: Callable[..., AppTest], shelf: Shelf) -> N
     assert "a name that is not empty" in boxes(page)
 
 
-def test_trouble_of_the_store_is_seen(opened: Callable[..., AppTest], tmp_path: Path) -> None:
+def test_trouble_of_the_store_is_seen(opened: Open, tmp_path: Path) -> None:
     (tmp_path / "kept.sqlite").write_text("no database at all, but long enough to be taken for one" * 20)
     assert "file is not a database" in boxes(opened())
     (tmp_path / "monitor.toml").write_text('store = ""\n')
@@ -186,7 +164,7 @@ def test_trouble_of_the_store_is_seen(opened: Callable[..., AppTest], tmp_path: 
     assert "`store` is empty in monitor.toml" in boxes(opened())
 
 
-def test_a_calibration_is_offered_for_its_model_and_device_only(opened: Callable[..., AppTest], shelf: Shelf) -> None:
+def test_a_calibration_is_offered_for_its_model_and_device_only(opened: Open, shelf: Shelf) -> None:
     shelf.put("calibration", "Monday", asdict(MEASURED))
     _plan_shelf._calibrations.clear()
     page = opened()

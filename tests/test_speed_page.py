@@ -4,7 +4,6 @@ import math
 from dataclasses import replace
 
 import pytest
-from streamlit.testing.v1 import AppTest
 
 from planner import units
 from planner.catalog.models import model_named
@@ -14,6 +13,7 @@ from planner.plan import Plan, plan
 from planner.speed_curves import load_curves, roofline, step_shares, verdict
 from planner.verdict import Level
 from planner.workload import Slo, Workload
+from tests.screens import metrics, opened
 
 MODEL, GPU = "meta-llama/Meta-Llama-3-8B", "A100-SXM-80GB"
 
@@ -75,21 +75,11 @@ def test_the_verdict_names_what_bounds_the_speed() -> None:
     assert verdict(made().on(Deployment(gpu=unknown))).word == "No speed"
 
 
-def screen() -> None:
-    import runpy
-
-    from pages import _inputs
-
-    _inputs.sidebar()
-    runpy.run_path(f"{_inputs.__file__.removesuffix('_inputs.py')}speed.py")
-
-
 def test_the_page_shows_the_plans_numbers() -> None:
     latency = made().latency
     assert latency is not None
-    page = AppTest.from_function(screen, default_timeout=60).run()
-    assert not page.exception
-    shown = {metric.label: metric.value for metric in page.metric}
+    page = opened("speed")
+    shown = metrics(page)
     assert shown["Time per output token"] == units.duration(latency.tpot_s.value)
     assert shown["Output"] == units.count(latency.output_tokens_per_s.value, "tokens/s")
     charts = page.get("plotly_chart")

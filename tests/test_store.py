@@ -1,11 +1,10 @@
 """What the store gives back, what it makes of a minute, an hour and a year, and what is usual."""
 
 import signal
-import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,58 +12,18 @@ import pytest
 import recorded
 
 from monitor import packing
-from monitor.finding import Change, Event
+from monitor.finding import Change
 from monitor.metrics import GENERATION_TOKENS, START_TIME
 from monitor.reading import read
-from monitor.snapshot import Snapshot, Spread, Value
+from monitor.snapshot import Snapshot, Spread
 from monitor.store import Store
 from monitor.window import window
 from planner.errors import InputError
 from planner.store import database
-from planner.verdict import Level
+from tests.keeping import BEGAN, NOON, Clock, rows, said, tokens
 
 ROOT = Path(__file__).resolve().parent.parent
-NOON = 1_800_000_000.0 // 86400 * 86400 + 43200
-"""A whole day, hour and minute, Unix time."""
 BY_HAND = {name: getattr(recorded, name) for name in ("V0_2_7", "V0_5_5", "V0_8_5", "RAY")} | recorded.OTHERS
-PAGE = read(recorded.page("0.32.0-load"))
-
-
-@dataclass
-class Clock:
-    now: float = NOON
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def said(at: float, tokens: int, *, server: Mapping[str, Value] | None = None, **gauges: float | None) -> Snapshot:
-    """A real page with other numbers; a gauge that is None is not on it."""
-    (engine,) = PAGE.engines
-    values = {**engine.values, GENERATION_TOKENS.key: tokens, **gauges}
-    engine = replace(engine, values={key: value for key, value in values.items() if value is not None})
-    return replace(PAGE, engines=(engine,), wall=at, at=at, server={**PAGE.server, **(server or {})})
-
-
-def tokens(pages: Sequence[Snapshot]) -> list[float | None]:
-    return [page.engines[0].number(GENERATION_TOKENS) for page in pages]
-
-
-def rows(path: Path, query: str) -> list[tuple[object, ...]]:
-    with sqlite3.connect(path) as connection:
-        found = connection.execute(query).fetchall()
-    connection.close()
-    return found
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "monitor.db"
 
 
 @pytest.fixture
@@ -131,17 +90,7 @@ def test_about_as_many_points_as_asked_for_evenly(store: Store, clock: Clock) ->
 
 
 def test_events_come_back_in_order_of_one_server_or_all(store: Store) -> None:
-    began = Event(
-        at=NOON + 5,
-        target="chat",
-        engine="0",
-        rule="usage",
-        change=Change.BEGAN,
-        level=Level.BAD,
-        word="Saturated",
-        reason="usage is 0.97.",
-        action="Add a replica.",
-    )
+    began = replace(BEGAN, at=NOON + 5, action="Add a replica.")
     ended = replace(began, at=NOON + 65, change=Change.ENDED)
     other = replace(began, at=NOON, target="batch", engine=None, reason="half a \ud800 and\0 more")
     for event in (began, ended, other):
@@ -334,9 +283,8 @@ def test_the_baseline_is_the_median_of_this_hour_on_earlier_days(store: Store, c
 
 CRASH = """
 import os, signal, sys, time
-sys.path[:0] = ["tests"]
 from monitor.store import Store
-from test_store import NOON, said
+from tests.keeping import NOON, said
 
 store = Store(sys.argv[1], cycle=0.05)
 store.start()

@@ -11,35 +11,13 @@ from pathlib import Path
 
 import pytest
 import recorded
-from conftest import PostgreSQL
-from test_store import NOON, ROOT, Clock, rows, said, tokens
+from conftest import ROOT, PostgreSQL
 
-from monitor.finding import Change, Event
 from monitor.reading import read
 from monitor.store import Store
-from planner.verdict import Level
+from tests.keeping import BEGAN, NOON, Clock, rows, said, tokens
 
 CYCLE = 0.01
-BEGAN = Event(
-    at=NOON,
-    target="chat",
-    engine="0",
-    rule="usage",
-    change=Change.BEGAN,
-    level=Level.BAD,
-    word="Saturated",
-    reason="usage is 0.97.",
-)
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "monitor.db"
 
 
 @pytest.fixture
@@ -125,9 +103,8 @@ def test_beyond_the_bound_the_oldest_are_lost_and_counted(store: Store, path: Pa
 FULL = """
 import resource, signal, sys
 from pathlib import Path
-sys.path[:0] = ["tests"]
 from monitor.store import Store
-from test_store import NOON, said, tokens
+from tests.keeping import NOON, said, tokens
 
 path = Path(sys.argv[1])
 store = Store(f"sqlite:///{path}")

@@ -14,6 +14,7 @@ from tests.recorded import page
 DOWN = Scrape(state="refused", url="http://gone", message="nothing listens there")
 STARTED = 1.79e9
 """Unix time of the first page  [s]."""
+IDLE, LOAD, PREEMPTING = (page(name) for name in ("0.32.0-idle-whole", "0.32.0-load", "0.32.0-preempt-blocks80-load"))
 
 
 def state(
