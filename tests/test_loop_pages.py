@@ -232,3 +232,36 @@ def test_a_benchmark_stands_beside_the_plan(opened: Open) -> None:
     by_name = {row["Quantity"]: row for row in table(found, 0)}
     assert by_name["tpot s"]["Actual"] == "20.4 ms"
     assert "GuideLLM: 26 requests to Qwen/Qwen3-4B-Thinking-2507" in boxes(found)
+
+
+def test_a_kept_experiment_is_deleted_and_taken_back(opened: Open, store: str) -> None:
+    shelf = Shelf(store)
+    for name in ("First", "Second"):
+        shelf.put(KIND, name, as_json(FOUND))
+    found = opened("experiment")
+    assert found.selectbox(key="experiment").options == ["Second (#2)", "First (#1)"]
+    found.button(key="delete").click().run()
+    assert not found.exception
+    assert [each.name for each in shelf.all(KIND)] == ["First"]
+    assert found.selectbox(key="experiment").value == "First (#1)"
+    assert ":material/delete: “Second” is deleted." in [text.value for text in found.markdown]
+    found.button(key="undo").click().run()
+    assert found.selectbox(key="experiment").value == "Second (#2)"
+    assert "undo" not in {button.key for button in found.button}
+    for _ in range(2):
+        found.button(key="delete").click().run()
+    assert not shelf.all(KIND)
+    assert "None yet." in " ".join(caption.value for caption in found.caption)
+    later = opened("experiment")  # another visitor
+    assert later.selectbox(key="deleted_experiment").options == ["First (#1)", "Second (#2)"]
+    later.button(key="restore").click().run()
+    assert [each.name for each in shelf.all(KIND)] == ["First"]
+    assert "**Held here.** fp8 doubles the tokens of auto." in boxes(later)
+
+
+def test_a_picture_is_no_result_of_a_benchmark(opened: Open) -> None:
+    found = opened("experiment")
+    found.file_uploader[0].upload("result.json", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "application/json").run()
+    assert not found.exception
+    (said,) = [box.value for box in found.error]
+    assert said.startswith("file: found 'no JSON: Expecting value at line 1, column 1', accepted: JSON of `vllm bench")

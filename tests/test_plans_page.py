@@ -182,3 +182,24 @@ def test_a_calibration_is_offered_for_its_model_and_device_only(opened: Open, sh
     assert "calibrated, " not in boxes(page)
     pressed(page, "open")
     assert page.selectbox(key="calibration").value == "Monday (#1)"
+
+
+def test_a_name_that_is_refused_leaves_its_form_open(opened: Open, shelf: Shelf) -> None:
+    shelf.put("plan", "Chat", to_json(CHAT))
+    page = opened()
+    form = next(each for each in page.expander if each.label == "Rename or duplicate")
+    assert (form.proto.expanded, len(form.error)) == (False, 0)
+    for button in ("rename", "duplicate"):
+        page.text_input(key="name 1").set_value(" ")
+        pressed(page, button)
+        form = next(each for each in page.expander if each.label == "Rename or duplicate")
+        assert form.proto.expanded
+        assert [box.value for box in form.error] == ["name: found ' ', accepted: a name that is not empty"]
+        assert len(page.error) == 1  # beside the form, and nowhere else
+    page.text_input(key="name 1").set_value("Talk").run()
+    form = next(each for each in page.expander if each.label == "Rename or duplicate")
+    assert form.proto.expanded  # while a better name is typed
+    pressed(page, "rename")
+    form = next(each for each in page.expander if each.label == "Rename or duplicate")
+    assert (form.proto.expanded, len(page.error)) == (False, 0)
+    assert [each.name for each in shelf.all("plan")] == ["Talk"]
