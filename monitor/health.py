@@ -13,6 +13,7 @@ from monitor.finding import Condition
 from monitor.rule import Rule, Seen, Sight
 from monitor.snapshot import EngineSnapshot
 from monitor.source import TargetState
+from monitor.targets import shortened
 from monitor.thresholds import Thresholds
 from monitor.window import EngineWindow, Window
 from planner.units import count, duration, share
@@ -271,7 +272,7 @@ def _engines(state: TargetState) -> Sequence[EngineSnapshot]:
 
 
 def _context(state: TargetState, window: Window | None) -> str:
-    parts = [state.target.shown_url]
+    parts = [shortened(state.target.shown_url)]
     if state.latest is not None and state.latest.version_range:
         parts.append(f"vLLM {state.latest.version_range}")
     if state.age is not None:

@@ -21,6 +21,7 @@ from typing import Literal
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
 from monitor.exposition import has_samples
+from monitor.targets import shortened
 from planner.errors import InputError
 
 State = Literal[
@@ -85,10 +86,10 @@ def _address(url: str) -> SplitResult:
         host, port = parts.hostname, parts.port
         (host or "").encode("idna")
     except (ValueError, UnicodeError):
-        raise InputError("url", url, accepted) from None
+        raise InputError("url", shortened(url), accepted) from None
     is_printable = all(" " < character != "\x7f" for character in url)
     if parts.scheme not in ("http", "https") or not host or port == 0 or not is_printable:
-        raise InputError("url", url, accepted)
+        raise InputError("url", shortened(url), accepted)
     return parts
 
 
@@ -344,7 +345,7 @@ def _network_failure(error: OSError, url: str, deadline: float) -> _Failure:
     >>> _network_failure(ConnectionRefusedError(), "http://gpu1:8000/metrics", 0).state
     'refused'
     """
-    host = urlsplit(url).netloc
+    host = shortened(urlsplit(url).netloc)
     if isinstance(error, TimeoutError):
         return _Failure("timeout", url, f"{host} did not answer in time")
     if isinstance(error, ConnectionRefusedError):

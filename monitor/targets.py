@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from planner.errors import InputError
 
+SHOWN = 100
+"""Of an address at most so much is repeated to a reader  [characters]."""
 _USER = re.compile(r"//[^/@]*@")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
@@ -36,6 +38,14 @@ class Target:
     def shown_url(self) -> str:
         """The address without a user and password in it."""
         return without_user(self.url)
+
+
+def shortened(text: str) -> str:
+    """
+    >>> shortened("gpu1:8000"), len(shortened("http://gpu1:8000/" + 3000 * "a"))
+    ('gpu1:8000', 101)
+    """
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
 def without_user(url: str) -> str:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from zlib import crc32
 
 from monitor import scrape
 from monitor.collector import Collector, address
@@ -23,7 +24,7 @@ from monitor.scrape import Scrape, metrics_url
 from monitor.snapshot import Snapshot
 from monitor.source import TargetState
 from monitor.store import Store
-from monitor.targets import Target
+from monitor.targets import SHOWN, Target, shortened
 from monitor.thresholds import Thresholds
 from planner.errors import InputError
 
@@ -39,8 +40,6 @@ RECENT = 1_000
 """Events kept here, where the store cannot be read or there is none  [events]."""
 VISITED = 50
 """Servers that visitors typed and that are watched at the same time; the one typed first is forgotten  [servers]."""
-SHOWN = 100
-"""Of a wrong address at most so much is repeated  [characters]."""
 _RULE = {rule.key: rule for rule in RULES}
 
 
@@ -135,14 +134,15 @@ class Watch:
     def watch(self, url: str) -> None:
         """Watch a server that a visitor typed, unless it is watched already. Raises InputError for a malformed URL."""
         if not re.search(r"[.:/]", url) and url != "localhost":
-            raise InputError("server", url[:SHOWN], "a name of monitor.toml, or an address like http://host:8000")
+            raise InputError("server", shortened(url), "a name of monitor.toml, or an address like http://host:8000")
         metrics_url(url)
         with self._changing:
             if self._collector.state(self._name(url)) is None:
-                self._visited[url] = Target(name=url, url=url)
+                name = _called(url)
+                self._visited[name] = Target(name=name, url=url)
                 while len(self._visited) > VISITED:
                     del self._visited[next(iter(self._visited))]
-                self._collector.add(self._visited[url])
+                self._collector.add(self._visited[name])
                 self._keep()
 
     def _keep(self) -> None:
@@ -281,6 +281,11 @@ class Watch:
     def _usual(self, name: str, thresholds: Thresholds, wall: float) -> float | None:
         is_set = thresholds.baseline_output_tokens_per_s is not None
         return None if is_set else self._store.baseline(name, wall)
+
+
+def _called(url: str) -> str:
+    """The name of a server that a visitor typed: its address, a long one cut where none is taken for another."""
+    return url if len(url) <= SHOWN else f"{url[: SHOWN - 9]}…{crc32(url.encode(errors='replace')):08x}"
 
 
 def _key(one: Condition | Event) -> Key:

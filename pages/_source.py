@@ -7,6 +7,7 @@ from monitor.config import MonitorConfig, can_edit, config_path
 from monitor.fleet import Member, members
 from monitor.source import Source, TargetState
 from monitor.sources import Sources
+from monitor.targets import shortened
 from monitor.thresholds import Thresholds
 from pages import _verdict
 from planner.errors import InputError
@@ -53,7 +54,7 @@ def names() -> list[str]:
 
 
 def target() -> str | None:
-    """The server in the inputs, by name or address, watched from now on; a wrong one ends the page."""
+    """The name of the server in the inputs, or that of its address, watched from now on; a wrong one ends the page."""
     chosen = str(st.session_state.get("endpoint") or "").strip()
     if not chosen:
         return None
@@ -61,10 +62,11 @@ def target() -> str | None:
         try:
             shared().watch.watch(chosen)
         except InputError as error:
-            st.error(str(error), icon=":material/cancel:")
+            st.error(_verdict.escaped(str(error)), icon=":material/cancel:")
             st.stop()
         shared().watch.wait_for_page(chosen, FIRST_PAGE)
-    return chosen
+    found = shared().state(chosen, st.session_state.get("read_from"))
+    return chosen if found is None else found.name
 
 
 def state(name: str) -> TargetState:
@@ -134,7 +136,7 @@ def in_group(group: str) -> list[str]:
 def address(name: str) -> str:
     """Where a server is."""
     found = of(name).state(name)
-    return name if found is None else found.target.shown_url
+    return shortened(name if found is None else found.target.shown_url)
 
 
 def fleet() -> list[Member]:

@@ -357,3 +357,25 @@ def test_it_runs_by_itself_and_leaves_no_thread(world: World) -> None:
     assert len(page) >= 1
     assert page[0].engines[0].running == 4
     assert Change.BEGAN not in {event.change for event in again.events(0, 4e9)}
+
+
+def test_a_long_address_has_a_name_that_can_be_shown(world: World) -> None:
+    """Two of 3,000 characters that differ in the last one are two servers, each found by its address and its name."""
+    start = "http://gpu9:8000/" + 2982 * "a"
+    urls = [f"{start}{last}" for last in "bc"]
+    for url in urls:
+        world.watch.watch(url)
+        world.watch.watch(url)
+    names = [target.name for target in world.watch.targets()][2:]
+    assert [len(name) for name in names] == [100, 100]
+    assert len(set(names)) == 2
+    for url, name in zip(urls, names, strict=True):
+        assert name.startswith(start[:91] + "…")
+        by_address, by_name = world.watch.state(url), world.watch.state(name)
+        assert by_address is not None
+        assert by_name is not None
+        assert (by_address.name, by_address.target.url) == (by_name.name, by_name.target.url) == (name, url)
+    for wrong in ("x" * 3000, "ftp://" + "x" * 3000):
+        with pytest.raises(InputError) as refused:
+            world.watch.watch(wrong)
+        assert refused.value.found == f"{wrong[:100]}…"
