@@ -9,7 +9,7 @@ from monitor.background import PORT, Background, model_folder
 from monitor.engine_check import installed
 from monitor.experiment import Setup
 from monitor.experiment_result import KIND, Experiment, as_json
-from pages import _plan_shelf, _source, _verdict
+from pages import _labels, _plan_shelf, _source, _verdict
 from planner.errors import InputError
 from planner.fields import meanings, scalars
 from planner.kv_dtype import KV_DTYPES
@@ -45,17 +45,16 @@ def show() -> None:
 
 
 def _form(is_locked: bool) -> None:
-    said, defaults = meanings(Setup), scalars(Setup)
+    defaults = scalars(Setup)
     with st.form("new experiment", border=False):
-        model = st.text_input("model", help=f"{said['model']}; on the dashboard's machine", disabled=is_locked,
-                              placeholder="empty: a tiny random model", key="experiment model")  # fmt: skip
-        dtypes = st.multiselect("kv_cache_dtypes", list(KV_DTYPES), ["auto", "fp8"], help=said["kv_cache_dtypes"],
-                                disabled=is_locked, key="experiment dtypes")  # fmt: skip
+        model = st.text_input(placeholder="empty: a tiny random model", disabled=is_locked,
+                              **_words("model", "; on the dashboard's machine"))  # fmt: skip
+        dtypes = st.multiselect(options=list(KV_DTYPES), default=["auto", "fp8"], disabled=is_locked,
+                                **_words("kv_cache_dtypes"))  # fmt: skip
         entered = {}
         for column, name in zip([*st.columns(3), *st.columns(3)], _SIZES, strict=True):
             default = PORT if name == "port" else defaults[name][1]
-            entered[name] = column.number_input(name, value=default, help=said[name], disabled=is_locked,
-                                                key=f"experiment {name}")  # fmt: skip
+            entered[name] = column.number_input(value=default, disabled=is_locked, **_words(name))
         is_begun = st.form_submit_button("Start", icon=":material/play_arrow:", type="primary", disabled=is_locked)
     if is_begun and not _source.why_no_edit():
         try:
@@ -64,6 +63,12 @@ def _form(is_locked: bool) -> None:
             st.error(_verdict.escaped(str(error)), icon=":material/cancel:")
             return
         st.rerun()
+
+
+def _words(field: str, where: str = "") -> dict[str, str]:
+    """Label, help and key of a field."""
+    said = _labels.explained(field, f"{meanings(Setup)[field]}{where}")
+    return {"label": _labels.EXPERIMENT[field], "help": said, "key": f"experiment {field}"}
 
 
 def _keep() -> Callable[[Experiment], object]:

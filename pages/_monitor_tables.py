@@ -106,9 +106,9 @@ def fleet(found: Sequence[Member], page: str, address: Mapping[str, str]) -> lis
             "Running": each.summary.running,
             "Waiting": each.summary.waiting,
             "Output, tokens/s": each.summary.output_tokens_per_s,
+            "Page": MISSING if each.state.age is None else f"{units.duration(each.state.age)} ago",
             "Model": ", ".join(each.summary.models),
             "Group": each.state.target.group,
-            "Page": MISSING if each.state.age is None else f"{units.duration(each.state.age)} ago",
             "Up": MISSING if each.summary.uptime is None else units.duration(each.summary.uptime),
             "Version": (each.state.latest.version_range if each.state.latest else None) or MISSING,
             "Why": each.verdict.reason,
@@ -118,15 +118,25 @@ def fleet(found: Sequence[Member], page: str, address: Mapping[str, str]) -> lis
 
 
 FLEET_COLUMNS = {
-    "Server": st.column_config.LinkColumn(display_text=r"endpoint=([^&]*)", help="Opens the live page"),
-    "Verdict": st.column_config.TextColumn(width=150),
-    "KV in use": st.column_config.ProgressColumn(
-        format="percent", min_value=0, max_value=1, help="Of its fullest engine"
+    "Server": st.column_config.LinkColumn(
+        width=140, display_text=r"endpoint=([^&]*)", help="Opens the live page", pinned=True
     ),
-    "Lately": st.column_config.LineChartColumn(y_min=0, y_max=1, help="KV in use over the last minutes"),
-    "Output, tokens/s": st.column_config.NumberColumn(format="%.0f"),
-    "Version": st.column_config.TextColumn(help="The vLLM releases that can have written its page"),
+    "Verdict": st.column_config.TextColumn(width=148),
+    "KV in use": st.column_config.ProgressColumn(
+        width=90, format="percent", min_value=0, max_value=1, help="Of its fullest engine"
+    ),
+    "Lately": st.column_config.LineChartColumn(width=60, y_min=0, y_max=1, help="KV in use over the last minutes"),
+    "Running": st.column_config.NumberColumn(width=70),
+    "Waiting": st.column_config.NumberColumn(width=68),
+    "Output, tokens/s": st.column_config.NumberColumn("Tokens/s", width=70, format="%.0f", help="Output, tokens/s"),
+    "Page": st.column_config.TextColumn(width=92, help="How old the last page is that was read"),
+    "Model": st.column_config.TextColumn(width=190),
+    "Group": st.column_config.TextColumn(width=100),
+    "Up": st.column_config.TextColumn(width=64, help="Since the server began"),
+    "Version": st.column_config.TextColumn(width=88, help="The vLLM releases that can have written its page"),
+    "Why": st.column_config.TextColumn(width=460),
 }
+"""Widths [px] hold the longest usual text; in a window of 1,400 px all up to the model are seen without scrolling."""
 
 
 def totals(found: Sequence[Total], kind: str) -> Rows:

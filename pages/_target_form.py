@@ -6,7 +6,7 @@ import streamlit as st
 
 from monitor.config import put_target, remove_target
 from monitor.targets import Target
-from pages import _source
+from pages import _labels, _source, _verdict
 from planner.errors import InputError
 from planner.fields import meanings
 
@@ -41,23 +41,28 @@ def show() -> None:
                 remove_target(path, before.name)
                 _done(f"{before.name} is removed from {path.name}.")
         except InputError as error:
-            st.error(str(error), icon=":material/cancel:")
+            st.error(_verdict.escaped(str(error)), icon=":material/cancel:")
 
 
-def _fields(before: Target, key: str) -> dict[str, str | bool]:
-    said = meanings(Target)
+def _fields(before: Target, form: str) -> dict[str, str | bool]:
     left, right = st.columns(2)
+    pair = "one a line:"
     return {
-        "name": left.text_input("name", before.name, help=said["name"], disabled=before.name != "", key=f"{key} name"),
-        "url": right.text_input("url", before.url, help=said["url"], placeholder="http://host:8000", key=f"{key} url"),
-        "group": left.text_input("group", before.group, help=said["group"], key=f"{key} group"),
-        "ca_file": right.text_input("ca_file", before.ca_file, help=said["ca_file"], key=f"{key} ca_file"),
-        "labels": left.text_area("labels", _lines(before.labels), help=f"{said['labels']}; one a line: region = eu",
-                                 key=f"{key} labels"),
-        "headers": right.text_area("headers", _lines(before.headers), key=f"{key} headers",
-                                   help=f"{said['headers']}; one a line: Authorization = Bearer ${{TOKEN}}"),
-        "verify": st.checkbox("verify", before.verify, help=said["verify"], key=f"{key} verify"),
+        "name": left.text_input(value=before.name, disabled=before.name != "", **_words("name", form)),
+        "url": right.text_input(value=before.url, placeholder="http://host:8000", **_words("url", form)),
+        "group": left.text_input(value=before.group, **_words("group", form)),
+        "ca_file": right.text_input(value=before.ca_file, **_words("ca_file", form)),
+        "labels": left.text_area(value=_lines(before.labels), **_words("labels", form, f"; {pair} region = eu")),
+        "headers": right.text_area(value=_lines(before.headers),
+                                   **_words("headers", form, f"; {pair} Authorization = Bearer ${{TOKEN}}")),
+        "verify": st.checkbox(value=before.verify, **_words("verify", form)),
     }  # fmt: skip
+
+
+def _words(field: str, form: str, example: str = "") -> dict[str, str]:
+    """Label, help and key of a field."""
+    said = _labels.explained(field, f"{meanings(Target)[field]}{example}")
+    return {"label": _labels.TARGET[field], "help": said, "key": f"{form} {field}"}
 
 
 def _lines(pairs: Mapping[str, str]) -> str:

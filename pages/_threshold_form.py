@@ -6,7 +6,7 @@ import streamlit as st
 
 from monitor.config import put_thresholds
 from monitor.thresholds import Thresholds
-from pages import _source
+from pages import _labels, _source, _verdict
 from planner.errors import InputError
 from planner.fields import meanings, scalars
 
@@ -23,11 +23,12 @@ def show() -> None:
             st.info(reason, icon=":material/lock:")
         entered = {}
         for column, (name, (_, default)) in zip(cycle(st.columns(3)), scalars(Thresholds).items(), strict=False):
-            meaning = f"{meanings(Thresholds)[name]}; the default is {'none' if default is None else f'{default:g}'}"
+            usual = f"the default is {'none' if default is None else f'{default:g}'}"
+            said = _labels.explained(name, f"{meanings(Thresholds)[name]}; {usual}")
             now = getattr(found, name)
             entered[name] = column.number_input(
-                name, value=None if now is None else float(now), min_value=0.0, step=0.01, format="%g", help=meaning,
-                placeholder="none", disabled=bool(reason), key=f"threshold {name}",
+                _labels.THRESHOLDS[name], value=None if now is None else float(now), min_value=0.0, step=0.01,
+                format="%g", help=said, placeholder="none", disabled=bool(reason), key=f"threshold {name}",
             )  # fmt: skip
         if st.form_submit_button("Save", icon=":material/save:", type="primary", disabled=bool(reason)):
             _save(entered)
@@ -40,7 +41,7 @@ def _save(entered: dict[str, float | None]) -> None:
     try:
         put_thresholds(_source.shared().path, Thresholds(**values))
     except InputError as error:
-        st.error(str(error), icon=":material/cancel:")
+        st.error(_verdict.escaped(str(error)), icon=":material/cancel:")
         return
     _source.shared().reload()
     st.toast("Saved; the rules are held against them from now on.", icon=":material/check_circle:")

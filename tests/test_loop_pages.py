@@ -18,7 +18,7 @@ from monitor.experiment_result import KIND, Experiment, as_json
 from monitor.source import TargetState
 from monitor.sources import Sources
 from monitor.targets import Target
-from pages import _experiment_form, _now, _plan_shelf
+from pages import _experiment_form, _labels, _now, _plan_shelf
 from planner.deployment import Deployment
 from planner.gpu import gpu_named
 from planner.headroom import headroom
@@ -265,3 +265,15 @@ def test_a_picture_is_no_result_of_a_benchmark(opened: Open) -> None:
     assert not found.exception
     (said,) = [box.value for box in found.error]
     assert said.startswith("file: found 'no JSON: Expecting value at line 1, column 1', accepted: JSON of `vllm bench")
+
+
+def test_the_form_of_an_experiment_speaks_to_people(opened: Open, bench: tuple[Background, threading.Event]) -> None:
+    found = opened("experiment")
+    port = found.number_input(key="experiment port")
+    assert (port.label, port.help) == ("Port of the engine", "`port`: where the engine listens  [TCP port]")
+    model = found.text_input(key="experiment model")
+    assert model.label == "Folder of the model"
+    assert model.help.startswith("`model`: folder with config.json and a tokenizer")
+    assert model.help.endswith("; on the dashboard's machine")
+    fields = {each.key.removeprefix("experiment ") for each in found.number_input if "experiment" in each.key}
+    assert fields | {"model", "kv_cache_dtypes"} == set(_labels.EXPERIMENT)

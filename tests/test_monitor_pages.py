@@ -1,15 +1,22 @@
 """The monitor's pages on servers in recorded states: what they show is what was recorded."""
 
+import re
 from functools import partial
 from pathlib import Path
 
 import pytest
+import streamlit
+from PIL import ImageFont
 from streamlit.testing.v1 import AppTest
 
 from monitor.config import config
 from monitor.finding import Change, Condition, Event, Finding
+from monitor.health import RULES
 from monitor.sources import Sources
-from pages import _source
+from monitor.targets import Target
+from monitor.thresholds import Thresholds
+from pages import _labels, _monitor_tables, _source
+from planner.fields import meanings, scalars
 from planner.verdict import Level
 from tests import screens
 from tests.conftest import ROOT
@@ -207,3 +214,82 @@ def test_overview_has_the_fleet_beside_the_plan(sources: Sources) -> None:
     assert not found.exception
     assert "**Fits.**" in boxes(found)
     assert "**2 of 3 servers.**" in boxes(found)
+
+
+def test_a_pool_of_unknown_size_is_no_part_of_anything(opened: Open, sources: Sources) -> None:
+    """The usage is known, and neither the blocks nor the tokens that it is of."""
+    unknown = re.sub(r'(num_gpu_blocks|kv_cache_size_tokens)="[^"]*"', r'\1="None"', LOAD)
+    sources.watch.states["chat-1"] = state("chat-1", unknown, unknown)  # type: ignore[attr-defined]
+    assert cards(opened("live", endpoint="chat-1"))["KV cache in use"] == ("3.57 %", "")
+
+
+def test_the_fleet_s_columns_are_wide_enough(opened: Open) -> None:
+    """In a window of 1,400 px a page has 300 px of sidebar and 80 px on both sides, and the table a border of 1 px."""
+    fonts = Path(streamlit.__file__).parent.glob("static/static/media/SourceSansVF-Upright*")
+    font = ImageFont.truetype(str(next(fonts)), 14)  # as tables have it, with 8 px beside each text
+    font.set_variation_by_axes([400])
+    longest = {
+        "Server": "http://127.0.0.1:8000",
+        "Verdict": max((f"⚠ {rule.word}" for rule in RULES), key=font.getlength),
+        "Page": "12.3 min ago",
+        "Model": "Qwen/Qwen3-4B-Thinking",
+        "Up": "99.9 d",
+        "Version": "0.9.2-0.10.1",
+    }
+    columns = _monitor_tables.FLEET_COLUMNS
+    shown = list(rows(opened("fleet").dataframe[0])[0])
+    assert set(shown) == set(columns)
+    for name, column in columns.items():
+        for text in (column["label"] or name, longest.get(name, "")):
+            assert font.getlength(text) + 16 <= column["width"], text
+    seen = shown[: shown.index("Model") + 1]
+    assert "Page" in seen
+    assert sum(columns[name]["width"] for name in seen) <= 1400 - 300 - 2 * 80 - 2
+
+
+@pytest.mark.parametrize(
+    ("address", "found"),
+    [
+        ("http://gpu1:8000/" + 3000 * "a", "http://gpu1:8000/" + 83 * "a" + "…"),
+        ("ftp://" + 3000 * "a", "ftp://" + 94 * "a" + "…"),
+        (3000 * "a", 100 * "a" + "…"),
+    ],
+    ids=["an address", "no address", "a name"],
+)
+def test_of_a_long_address_little_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, found: str
+) -> None:
+    """By the real watch, which is not started: no server is asked."""
+    (tmp_path / "monitor.toml").write_text('store = ""\n')
+    sources = Sources(tmp_path / "monitor.toml")
+    monkeypatch.setattr(_source, "shared", lambda: sources)
+    monkeypatch.setattr(_source, "FIRST_PAGE", 0.0)
+    _source._judged.clear()
+    for name in ("live", "history", "compare", "headroom", "calibrate"):
+        page = screens.opened(name, servers=True, endpoint=address)
+        drawn = " ".join(str(getattr(each, "proto", "")) for each in page.main)
+        assert not re.search("a{101}", drawn), name
+    assert found in boxes(screens.opened("live", servers=True, endpoint=address))
+
+
+def test_the_forms_speak_to_people_and_name_the_fields(opened: Open) -> None:
+    """Labels for people; the help names the field as monitor.toml has it, and leaves dollars dollars."""
+    assert set(_labels.THRESHOLDS) == set(scalars(Thresholds))
+    assert len(set(_labels.THRESHOLDS.values())) == len(_labels.THRESHOLDS)
+    words = {rule.word for rule in RULES}
+    assert {label.partition(":")[0] for label in _labels.THRESHOLDS.values() if ":" in label} - words == {
+        "Slow tokens, first or others"  # one threshold of two rules
+    }
+    assert set(_labels.TARGET) == set(meanings(Target))
+    fleet, alerts = opened("fleet"), opened("alerts")
+    field = fleet.text_input(key="a new one ca_file")
+    assert (field.label, field.help) == ("CA file", "`ca_file`: certificates to trust instead of the system's")
+    headers = fleet.text_area(key="a new one headers")
+    assert headers.label == "Headers"
+    assert headers.help.startswith(r"`headers`: sent with each request; \${NAME} stands for")
+    lasting = alerts.number_input(key="threshold usage_act_for")
+    assert lasting.label == "KV cache nearly full: for how long, s"
+    assert " ".join(lasting.help.split()) == "`usage_act_for`: how long [s]; the default is 60"
+    thresholds = [each for each in alerts.number_input if each.key.startswith("threshold ")]
+    assert len(thresholds) == len(scalars(Thresholds))
+    assert not {each.label for each in thresholds} & set(scalars(Thresholds))
