@@ -21,7 +21,7 @@ from monitor.engine import INTERPRETER, Engine, serving
 from monitor.reading import read
 from monitor.scrape import scrape
 from monitor.snapshot import Snapshot
-from monitor.tiny_model import CONFIG, write_tiny_model
+from monitor.tiny_model import CONFIG, SERVED, write_tiny_model
 from monitor.traffic import Traffic
 from planner.deployment import Deployment
 from planner.families import model_spec
@@ -58,8 +58,7 @@ def main() -> None:
     deployment = Deployment(gpu=gpu_from(device.entry), **FLAGS)
     made = plan(model_spec(CONFIG, "tiny"), deployment, Workload(input_tokens=300, output_tokens=100, concurrency=16))
     with tempfile.TemporaryDirectory() as folder:
-        flags = FLAGS | {"load_format": "dummy", "served_model_name": "tiny"}
-        engine = Engine(model=write_tiny_model(Path(folder) / "tiny"), port=PORT, flags=flags)
+        engine = Engine(model=write_tiny_model(Path(folder) / "tiny"), port=PORT, flags=SERVED | FLAGS)
         with serving(engine) as url:
             seen(url, *LEARNT[0])  # warm-up
             learnt = [traffic for asked in LEARNT for traffic in seen(url, *asked)]

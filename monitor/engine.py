@@ -26,6 +26,9 @@ SETTINGS = {
     "KMP_BLOCKTIME": "0",
     "PYTHONPATH": str(Path(__file__).resolve().parent / "engine_start"),
 }
+IN_ONE = {"distributed_executor_backend": "uni"}
+"""The flag for a CPU build on one rank: the model runs in the process of the scheduler, as it does on a GPU. By default
+it has one of its own; both spin while they wait for each other, on two cores for the work of one."""
 
 _ERROR = re.compile(
     r"^(?:\([\w-]+ pid=\d+\) ERROR [^]]*\] )?([\w.]*(?:Error|Exception): .+(?:\n  Value error, .+)?)", re.MULTILINE
@@ -116,6 +119,8 @@ def started(
         raise EngineError(f"something listens on {engine.url} already")
     # The CPU build's own setting of the pool would override kv_cache_memory_bytes, the flag that every build knows.
     environment = {name: value for name, value in os.environ.items() if name != "VLLM_CPU_KVCACHE_SPACE"} | SETTINGS
+    if IN_ONE.items() <= engine.flags.items():
+        environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # or the CPU build overrules the flag
     with (
         tempfile.TemporaryFile("w+", errors="replace") as log,
         leashed(engine.command, env=environment, output=log) as process,

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from monitor import metrics
-from monitor.engine import NEVER, Engine, EngineError, Stopped, resident_bytes, started
+from monitor.engine import IN_ONE, NEVER, Engine, EngineError, Stopped, resident_bytes, started
 from monitor.experiment_result import Experiment, Percentiles, Planned, Run
 from monitor.leash import leashed
 from monitor.reading import read
@@ -313,8 +313,8 @@ def _has_any(folder: Path, patterns: Sequence[str]) -> bool:
 def _notes(setup: Setup, host: _Host, plans: Mapping[str, Plan | None]) -> list[str]:
     told = {
         f"The engine's CPU build: the KV pool is {memory(setup.kv_cache_memory_bytes or 0)} as given, not a share of "
-        f"the memory (gpu_memory_utilization {setup.gpu_memory_utilization:g} is not used), and nothing is "
-        "compiled (--enforce-eager).": host.is_cpu,
+        f"the memory (gpu_memory_utilization {setup.gpu_memory_utilization:g} is not used), nothing is compiled "
+        "(--enforce-eager), and scheduler and model share a process.": host.is_cpu,
         "The folder holds no weights: random ones were served. Sizes and times are the same.": not _has_weights(
             setup.model
         ),
@@ -348,6 +348,8 @@ def _run(
         flags["enforce_eager"] = True
     if not _has_weights(setup.model):
         flags["load_format"] = "dummy"
+    if host.is_cpu:
+        flags |= IN_ONE
     engine = Engine(model=setup.model, port=setup.port, flags=flags, python=setup.python)
     held_by_others = None if host.is_cpu else _gpu()
     tell(1, "starting the engine")

@@ -7,14 +7,17 @@ import json
 from itertools import product
 from pathlib import Path
 
+from monitor.engine import IN_ONE
 from planner.catalog.models import model_named
 
 NAME = "tiny-llama"  # in the catalog, so that it can be planned for by name
 CONFIG = {**model_named(NAME).wrapper, "bos_token_id": 0, "eos_token_id": 1, "hidden_act": "silu", "rms_norm_eps": 1e-5}
+SERVED = {"served_model_name": "tiny", "load_format": "dummy", "enforce_eager": True, **IN_ONE}
+"""vLLM's flags to serve it: random weights, and ready soon."""
 
 
 def write_tiny_model(folder: Path) -> Path:
-    """Write `config.json` and the tokenizer into the folder, and return it. Serve it with `load_format="dummy"`."""
+    """Write `config.json` and the tokenizer into the folder, and return it. It is served with the flags SERVED."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in (
         ("config.json", CONFIG),

@@ -16,17 +16,11 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 from monitor.engine import Engine, serving
-from monitor.tiny_model import write_tiny_model
+from monitor.tiny_model import SERVED, write_tiny_model
 from scripts import load
 
 # 64 MiB are 32,768 tokens of this model: 24 requests of about 1,000 keep the cache busy without filling it.
-FLAGS = {
-    "served_model_name": "tiny",
-    "load_format": "dummy",
-    "enforce_eager": True,
-    "max_model_len": 2048,
-    "kv_cache_memory_bytes": 64 * 2**20,
-}
+FLAGS = {**SERVED, "max_model_len": 2048, "kv_cache_memory_bytes": 64 * 2**20}
 # The plan of the same server, as the dashboard's address holds it.
 PLAN = {
     "model": "demo/tiny-llama", "gpu": "cpu", "cpu_kvcache_space": 0.0625, "max_model_len": 2048,

@@ -20,7 +20,7 @@ import pytest
 import requests
 
 from monitor.engine import INTERPRETER, Engine, serving
-from monitor.tiny_model import write_tiny_model
+from monitor.tiny_model import SERVED, write_tiny_model
 from scripts.demo import dashboard
 from tests.keeping import Clock
 
@@ -74,9 +74,7 @@ def real_engine(tiny_model: Path) -> Iterator[Callable[..., str]]:
         @functools.cache
         def started(kv_cache_dtype: str) -> str:
             flags = {
-                "served_model_name": "tiny",
-                "load_format": "dummy",
-                "enforce_eager": True,
+                **SERVED,
                 "max_model_len": 2048,
                 "block_size": 128,
                 "kv_cache_memory_bytes": GIB,

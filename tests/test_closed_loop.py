@@ -19,7 +19,7 @@ from monitor.engine import INTERPRETER, Engine, serving
 from monitor.reading import read
 from monitor.scrape import scrape
 from monitor.snapshot import Snapshot
-from monitor.tiny_model import CONFIG
+from monitor.tiny_model import CONFIG, SERVED
 from monitor.traffic import Traffic, traffic
 from monitor.window import window
 from planner.calibration import Calibration
@@ -40,8 +40,8 @@ FLAGS = {
 }  # fmt: skip
 USUAL = Request(prompt_tokens=400, output_tokens=80, shared=0.8, spread=0.3)
 RUNNING = 8
-SECONDS, LEARNING, LATER = 15.0, 16.0, 16.0  # of each load  [s]
-WINDOW = 3.5  # s
+SECONDS, LEARNING, LATER = 12.0, 12.5, 12.5  # of each load  [s]
+WINDOW = 3.0  # s
 TRIES = 2  # a shared machine may be slow for a while
 STEP = 1.1  # by which arrivals grow until requests wait
 
@@ -105,11 +105,10 @@ def planned(calibrated: Calibration | None = None, asked: Traffic | None = None,
 def loop(tiny_model: Path) -> Iterator[Loop]:
     if not INTERPRETER.exists():
         cannot_run("no engine: `make engine` installs one")
-    flags = FLAGS | {"load_format": "dummy", "served_model_name": "tiny"}
     # One thread computes, so that server and clients have a processor of two to themselves and speed stays the same.
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("OMP_NUM_THREADS", "1")
-        with serving(Engine(model=tiny_model, port=free_port(), flags=flags)) as url:
+        with serving(Engine(model=tiny_model, port=free_port(), flags=SERVED | FLAGS)) as url:
             yield learnt_from(url)
 
 
@@ -189,8 +188,7 @@ def test_the_first_cause_named_is_the_right_one(loop: Loop) -> None:
 def test_headroom_is_where_requests_begin_to_wait(loop: Loop) -> None:
     """Requests of one length arrive evenly, faster and faster, until they wait: where it was predicted.
 
-    Within 15 % where nothing disturbs the machine (docs/accuracy.md). Server, clients and this test share its cores, so
-    what is asserted is the prediction's range, or half as much and half as little.
+    Within 15 % of it, or within the prediction's own range, which is wider where others disturbed what was learnt.
     """
     even = Request(prompt_tokens=200, output_tokens=80, shared=0.0, spread=0.0)
     made = loop.made.on(workload=Workload(input_tokens=200, output_tokens=80, request_rate=1.0))
@@ -203,7 +201,7 @@ def test_headroom_is_where_requests_begin_to_wait(loop: Loop) -> None:
             assert rate < predicted.request_rate.value * 2, "it never waits"
         between = rate / STEP**0.5  # it waits at this rate and did not one step before
         within = predicted.request_rate.low <= between <= predicted.request_rate.high
-        if within or between == pytest.approx(predicted.request_rate.value, rel=0.5):
+        if within or between == pytest.approx(predicted.request_rate.value, rel=0.15):
             return
     pytest.fail(f"it waits from {between:.3g} requests/s on, predicted {predicted.request_rate}")
 

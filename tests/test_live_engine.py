@@ -23,6 +23,7 @@ from monitor.metrics import GENERATION_TOKENS, START_TIME, TPOT
 from monitor.snapshot import EngineSnapshot, Snapshot
 from monitor.targets import Target
 from monitor.thresholds import Thresholds
+from monitor.tiny_model import SERVED
 from monitor.watch import Watch
 from monitor.window import SIBLING_SPREAD, window
 from scripts import load
@@ -32,9 +33,7 @@ from tests.engines import Clients, EngineAt, Step, asking
 
 BLOCK, BLOCKS = 32, 80
 FLAGS = {
-    "served_model_name": "tiny",
-    "load_format": "dummy",
-    "enforce_eager": True,
+    **SERVED,
     "max_model_len": 2048,
     "block_size": BLOCK,
     "num_gpu_blocks_override": BLOCKS,

@@ -14,15 +14,14 @@ import yaml  # type: ignore[import-untyped]
 from monitor import handover
 from monitor.config import config
 from monitor.engine import INTERPRETER, Engine, serving
+from monitor.tiny_model import SERVED
 from scripts.load import Request, start
 from tests.conftest import cannot_run, free_port
 from tests.hooks import Receiver, receiver
 from tests.servers import eventually
 
 BLOCKS = {
-    "served_model_name": "tiny",
-    "load_format": "dummy",
-    "enforce_eager": True,
+    **SERVED,
     "max_model_len": 1024,
     "block_size": 32,
     "num_gpu_blocks_override": 80,
