@@ -29,9 +29,12 @@ TINY = {"model": "demo/tiny-llama", "gpu": "cpu", "cpu_kvcache_space": 1, "max_m
 PATIENCE = 120_000  # ms; these machines are shared
 
 
+IS_FOR_DOCS = bool(os.environ.get("UPDATE_SCREENSHOTS"))
+
+
 @pytest.fixture
 def shots(tmp_path: Path) -> Path:
-    return ROOT / "docs" if os.environ.get("UPDATE_SCREENSHOTS") else tmp_path
+    return ROOT / "docs" if IS_FOR_DOCS else tmp_path
 
 
 @pytest.fixture
@@ -168,7 +171,7 @@ def test_a_real_engine_is_watched_and_compared(
         assert "524,288" in held.get_by_role("row").filter(has_text="kv cache size tokens").inner_text()
         assert "✓" in held.get_by_role("row").filter(has_text="num gpu blocks").inner_text()
         verdict(held, "As planned.")
-        held.wait_for_timeout(20_000)  # a few scrapes, for the lines of the pictures
+        held.wait_for_timeout(40_000 if IS_FOR_DOCS else 1_000)  # some scrapes, for the lines of the pictures
         held.screenshot(path=shots / "compare.png")
         page.screenshot(path=shots / "live.png")
         fleet.screenshot(path=shots / "fleet.png")
