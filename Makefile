@@ -23,7 +23,8 @@ app: setup  ## run the dashboard (PORT=8501)
 
 test: .venv/.dev  ## install everything and run every test
 	@$(MAKE) --no-print-directory engine || echo "No engine could be installed: the tests that need one will be skipped." >&2
-	$(PYTHON) -m pytest
+	$(PYTHON) -m pytest -m alone
+	$(PYTHON) -m pytest -m "not alone" -n 2 --dist loadgroup
 
 check: .venv/.dev  ## lint, formatting, types and the rules of the house
 	$(PYTHON) -m ruff check .

@@ -32,6 +32,13 @@ BROWSER_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-
 BROWSER_FLAGS += ["--disable-background-networking", "--disable-component-update"]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Which tests stay together where several workers run them: what is started is started once."""
+    for item in items:
+        has_shared = not {"real_engine", "browser"}.isdisjoint(getattr(item, "fixturenames", ()))
+        item.add_marker(pytest.mark.xdist_group("real engine" if has_shared else item.path.stem))
+
+
 def cannot_run(reason: str) -> None:
     """Skip the test, or fail it where everything is required."""
     (pytest.fail if os.environ.get("REQUIRE_ALL") else pytest.skip)(reason)

@@ -33,6 +33,7 @@ from scripts import load
 from scripts.load import Request
 from tests.conftest import cannot_run, free_port
 
+pytestmark = pytest.mark.alone
 SEQS = 12
 FLAGS = {
     "enforce_eager": True, "max_model_len": 2048, "kv_cache_memory_bytes": 2**27, "block_size": 32,

@@ -10,6 +10,7 @@ import pytest
 
 from monitor.collector import WORKERS
 
+pytestmark = pytest.mark.alone
 ROOT = Path(__file__).resolve().parent.parent
 OWN_THREADS = 4
 """The main one, the collector's, the store's and the heap's; workers come on top  [threads]."""
