@@ -2,8 +2,9 @@
 
 PYTHONPATH=. python benchmarks/calibration.py
 
-Takes about four minutes: the device is measured, the tiny model is served, four loads are learnt from and three others
-are held against what was learnt. Needs the engine (`make engine`).
+Takes about six minutes: the device is measured, the tiny model is served, four loads are learnt from, three others are
+held against what was learnt, and the four sent again show how much the machine itself changed meanwhile. Needs the
+engine (`make engine`).
 """
 
 import datetime
@@ -13,7 +14,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from monitor.calibrate import accuracy, calibration, steady, windows
@@ -61,9 +64,10 @@ def main() -> None:
         engine = Engine(model=write_tiny_model(Path(folder) / "tiny"), port=PORT, flags=SERVED | FLAGS)
         with serving(engine) as url:
             seen(url, *LEARNT[0])  # warm-up
-            learnt = [traffic for asked in LEARNT for traffic in seen(url, *asked)]
-            found = calibration(made, learnt, "benchmark", datetime.date.today().isoformat())
+            learnt = [seen(url, *asked) for asked in LEARNT]
+            found = calibration(made, [*chain(*learnt)], "benchmark", datetime.date.today().isoformat())
             later = [traffic for asked in LATER for traffic in seen(url, *asked)]
+            again = [seen(url, *asked) for asked in LEARNT]
     terms = ", ".join(
         f"{term.removesuffix('_s')} {duration(getattr(found, term))} ± {duration(found.errors.get(term, 0.0))}"
         for term in ("step_s", "sequence_s", "token_s", "prompt_token_s")
@@ -75,6 +79,9 @@ def main() -> None:
     for each in accuracy(made, found, later):
         before = "no prediction" if each.before is None else share(each.before)
         print(f"| {each.metric} | {each.windows} | {before} | {share(each.after)} | {share(each.covered)} |")
+    first, last = ([median(each.gap_s for each in load) for load in loads] for loads in (learnt, again))
+    drift = ", ".join(f"{now / then:.2f}" for then, now in zip(first, last, strict=True))
+    print(f"\nThe machine itself: TPOT of the four loads when sent again, over what it was: {drift}.")
 
 
 def seen(url: str, concurrency: int, request: Request) -> Sequence[Traffic]:
