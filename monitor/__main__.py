@@ -266,6 +266,10 @@ def _calibrate(options: argparse.Namespace) -> None:
     if options.seconds < calibrate.LEAST_WINDOWS * options.window:
         least = f"at least {calibrate.LEAST_WINDOWS} times --window, {options.window:g}"
         raise InputError("--seconds", options.seconds, least)
+    if not options.name.strip():
+        raise InputError("--name", options.name, "what the calibration is called")
+    if options.write and not options.write.absolute().parent.is_dir():
+        raise InputError("--write", str(options.write), "a file in a folder that exists")
     made = from_json(_json(options.plan))
     version = engine_version(options.url)
     pages = [_scraped(options, version)]
@@ -285,7 +289,7 @@ def _calibrate(options: argparse.Namespace) -> None:
 def _json(path: Path) -> dict[str, object]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError("plan", str(path), f"a file of `python -m planner plan --json` ({error})") from None
     if not isinstance(found, dict):
         raise InputError("plan", str(path), "a JSON object of `python -m planner plan --json`")

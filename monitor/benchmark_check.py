@@ -15,11 +15,12 @@ _MEDIAN = "The tool's median; the plan's is a mean."
 def planned_for(made: Plan, found: Measurement) -> Plan:
     """The plan under the load that was measured; what the tool does not say is as planned."""
     planned = made.workload
+    in_flight = None if found.concurrency is None else max(1, min(found.concurrency, found.requests))
     is_open = found.concurrency is None and found.request_rate is not None
     load = Workload(
         input_tokens=planned.input_tokens if found.input_tokens is None else max(1, round(found.input_tokens)),
         output_tokens=planned.output_tokens if found.output_tokens is None else max(1, round(found.output_tokens)),
-        concurrency=None if is_open else found.concurrency or planned.concurrency,
+        concurrency=None if is_open else in_flight or planned.concurrency,
         request_rate=found.request_rate if is_open else None if found.concurrency else planned.request_rate,
         prefix_hit_ratio=planned.prefix_hit_ratio,
         acceptance_rate=planned.acceptance_rate,
@@ -33,6 +34,8 @@ def check(made: Plan, found: Measurement) -> Comparison:
     speed = same.latency
     why_not = "" if speed else f"the plan has no speed here: {same.limit or 'this device was never measured'}"
     ttft, tpot, rate = (speed.ttft_s, speed.tpot_s, speed.output_tokens_per_s) if speed else (None, None, None)
+    if same.workload.output_tokens == 1:
+        tpot = None  # a request's first token is its last
     quantities = (
         _deviation("ttft_s", "s", ttft, _p50(found.ttft), why_not or _MEDIAN),
         _deviation("tpot_s", "s", tpot, _p50(found.tpot), why_not or _MEDIAN),

@@ -14,7 +14,6 @@ Read from their sources (vLLM 0.32, GuideLLM 0.5 to 0.8, AIPerf 0.5 to 0.10, Nov
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +22,8 @@ from planner.errors import InputError
 ACCEPTED = (
     "JSON of `vllm bench serve --save-result`, of GuideLLM (benchmarks.json) or AIPerf (profile_export_aiperf.json)"
 )
+_MOST = 10**18
+"""No run has more of anything; beyond it a number is a broken file."""
 _LONGEST = 80
 """Of what is found in a file, so much is said  [characters]."""
 _SECONDS = {"s": 1.0, "sec": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -133,6 +134,8 @@ def _measurements(result: Any) -> Iterator[Measurement]:
 
 def _vllm(result: Table) -> Measurement:
     answered = int(_number(result, "completed"))
+    if not answered:
+        raise InputError("completed", 0, "at least one answered request")
     rate = result.get("request_rate")
     is_all_at_once = rate in ("inf", None)
     in_flight = _optional(result, "max_concurrency")
@@ -309,6 +312,6 @@ def _optional(table: Table, key: str, where: str = "") -> float | None:
 
 def _number(table: Table, key: str, where: str = "") -> float:
     found = table.get(key)
-    if isinstance(found, bool) or not isinstance(found, int | float) or not isfinite(found) or found < 0:
-        raise InputError(".".join(filter(None, (where, key))), _brief(found), "a number, 0 or more")
+    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found <= _MOST:
+        raise InputError(".".join(filter(None, (where, key))), _brief(found), "a number from 0 to 10^18")
     return float(found)

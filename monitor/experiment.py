@@ -43,6 +43,8 @@ CPU_POOL = GIB
 """The KV pool where the engine's CPU build runs and no size was asked for  [bytes]."""
 PATIENCE = 900.0
 """How long an engine may take to start, or a load to be answered; a large model loads for minutes  [s]."""
+PROMPT_ROOM = 32
+"""What is left of the longest request for the prompt of scripts/burst.py, a short sentence  [tokens]."""
 _WARM_UP_TOKENS = 8
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
 _TOKENIZERS = ("tokenizer.json", "*.model*", "*vocab*", "*.tiktoken", "*.spm", "tekken*", "tokenization*.py", "*.gguf")
@@ -92,7 +94,7 @@ class Setup:
             raise InputError("kv_cache_dtype", " ".join(self.kv_cache_dtypes), "one or more KV dtypes, each once")
         for field, most in (("prompts", 4096), ("max_model_len", 10**7), ("repeat", 100), ("port", 65_535)):
             whole_number(field, getattr(self, field), most=most, is_optional=False)
-        whole_number("max_tokens", self.max_tokens, least=2, most=self.max_model_len - 1, is_optional=False)
+        whole_number("max_tokens", self.max_tokens, least=2, most=self.max_model_len - PROMPT_ROOM, is_optional=False)
         whole_number("kv_cache_memory_bytes", self.kv_cache_memory_bytes, most=2**50)
         if not 0 < self.gpu_memory_utilization <= 1:
             raise InputError("gpu_memory_utilization", self.gpu_memory_utilization, "a ratio above 0 and at most 1")
@@ -217,7 +219,7 @@ def _on_cpu(setup: Setup) -> Setup:
     asked = os.environ.get("VLLM_CPU_KVCACHE_SPACE", "")
     try:
         space = int(float(asked) * GIB) if asked else CPU_POOL
-    except ValueError:
+    except (ValueError, OverflowError):
         raise InputError("VLLM_CPU_KVCACHE_SPACE", asked, "a number of GiB") from None
     return replace(setup, kv_cache_memory_bytes=setup.kv_cache_memory_bytes or space, enforce_eager=True)
 
@@ -283,6 +285,8 @@ def _check_pool(setup: Setup, plans: Mapping[str, Plan | None]) -> None:
     """
     given = setup.kv_cache_memory_bytes
     for dtype, made in plans.items():
+        if made is not None and made.refusal:
+            raise InputError(f"KV dtype {dtype}", "a setting that vLLM refuses", f"what it takes: {made.refusal}")
         layout, capacity = (made.layout, made.capacity) if made is not None else (None, None)
         if given is None or layout is None or capacity is None or capacity[0].max_concurrency >= 1:
             continue

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
-from math import isfinite, isinf, isnan
+from math import isfinite, isnan
 
 from monitor import metrics
 from monitor.exposition import Lines, Page, changes, parse
@@ -28,6 +28,8 @@ PRODUCT = {
 }  # fmt: skip
 REJECTED = "rejected: "
 """How the reason for a value that was reported, but cannot be true, begins."""
+MOST = 1e18
+"""No server has done more of anything; beyond it a number is a broken page  [unit of the metric]."""
 _COUNTED = {
     *("requests", "tokens", "blocks", "preemptions", "bytes", "items", "drafts", "samples", "flag"),
     *("failures", "chunks", "pages", "transfers", "keys"),
@@ -277,7 +279,7 @@ def _number(metric: Metric, value: float) -> float | int | _Reason:
         return _Reason("prefix caching is off: the server says -1")
     if metric.unit == "ratio" and not 0 <= value <= 1:
         return _Reason(f"{REJECTED}{value:g} is outside 0..1")
-    if value < 0 or isinf(value):
+    if not 0 <= value <= MOST:
         return _Reason(f"{REJECTED}{value:g} is no count")
     return int(value) if metric.unit in _COUNTED and value.is_integer() else value
 

@@ -21,7 +21,7 @@ from typing import Literal
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
 from monitor.exposition import has_samples
-from monitor.targets import shortened
+from monitor.targets import shortened, without_user
 from planner.errors import InputError
 
 State = Literal[
@@ -86,10 +86,10 @@ def _address(url: str) -> SplitResult:
         host, port = parts.hostname, parts.port
         (host or "").encode("idna")
     except (ValueError, UnicodeError):
-        raise InputError("url", shortened(url), accepted) from None
+        raise InputError("url", shortened(without_user(url)), accepted) from None
     is_printable = all(" " < character != "\x7f" for character in url)
     if parts.scheme not in ("http", "https") or not host or port == 0 or not is_printable:
-        raise InputError("url", shortened(url), accepted)
+        raise InputError("url", shortened(without_user(url)), accepted)
     return parts
 
 

@@ -27,6 +27,17 @@ def test_the_plan_is_of_the_load_that_was_measured() -> None:
     assert planned_for(MADE, replace(FOUND, concurrency=None)).workload.concurrency == LOAD.concurrency
 
 
+def test_no_more_are_in_flight_than_were_sent() -> None:
+    """`--max-concurrency` of a hundred million is no load, and 64 requests are."""
+    assert planned_for(MADE, replace(FOUND, concurrency=10**8)).workload.concurrency == FOUND.requests == 64
+
+
+def test_of_one_token_there_is_no_time_between_tokens() -> None:
+    _, tpot, rate = check(MADE, replace(FOUND, output_tokens=1.0)).deviations
+    assert (tpot.planned, tpot.is_off) == (None, False)
+    assert rate.planned is not None
+
+
 def test_what_is_in_the_plan_s_range_is_as_planned() -> None:
     found = check(MADE, FOUND)
     first, tpot, _ = found.deviations

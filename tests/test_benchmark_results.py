@@ -178,6 +178,8 @@ def changed(result: dict[str, Any], path: str, value: object) -> str:
         (changed(AIPERF, "input_config/models", {}), "input_config.models: found"),
         (changed(AIPERF, "input_config/phases", [3]), "input_config.phases[0]: found 3, accepted: a table"),
         ('{"model_id": "m", "completed": 1, "output_throughput": NaN}', "output_throughput: found nan, accepted"),
+        (f'{{"model_id": "m", "completed": {10**400}, "output_throughput": 1}}', "completed: found '1000000"),
+        ('{"model_id": "m", "completed": 0, "output_throughput": 1}', "completed: found 0, accepted: at least one"),
     ],
 )  # fmt: skip
 def test_another_file_is_named(content: str, said: str) -> None:

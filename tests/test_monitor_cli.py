@@ -180,6 +180,8 @@ def test_other_engines(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[
         ["snapshot", "ftp://host"],
         ["snapshot", "127.0.0.1:1"],
         ["snapshot", "127.0.0.1:1", "--seconds", "0"],
+        ["calibrate", "plan.json", "127.0.0.1:1", "--write", "/no/such/folder/c.json"],
+        ["calibrate", "plan.json", "127.0.0.1:1", "--name", " "],
     ],
 )
 def test_trouble_is_one_line_and_status_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -244,6 +246,12 @@ def test_a_pool_of_unknown_size_is_one_dash(tmp_path: Path, capsys: pytest.Captu
     assert "KV tokens    - of 1,600" in lines
 
 
+def test_a_password_is_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["snapshot", "http://ann:pa55@127.0.0.1:99999"]) == 2
+    assert "found 'http://127.0.0.1:99999'" in (said := capsys.readouterr().err)
+    assert "pa55" not in said
+
+
 @pytest.fixture
 def benchmark(tmp_path: Path) -> tuple[Path, Path]:
     """A plan of steps of 10 ms, within 10 %, and twice the result of GuideLLM: 20.4 ms and 48.9 tokens/s."""
@@ -278,12 +286,14 @@ def test_what_is_no_benchmark_is_one_line_and_status_2(
     plan, result = benchmark
     picture = plan.with_name("picture.json")
     picture.write_text("\x89PNG\r\n")
+    (deep := plan.with_name("deep.json")).write_text("[" * 100_000)
     for arguments, said in (
         ((plan, plan.with_name("none.json")), "file: found"),
         ((plan, picture), "file: found 'no JSON: Expecting value at line 1, column 1', accepted: JSON of"),
         ((plan, plan), "file: found 'a dict with"),
         ((result, result), "inputs: found None"),
         ((picture, result), "plan: found"),
+        ((deep, result), "plan: found"),
         ((plan,), "the following arguments are required: result"),
     ):
         assert main(["benchmark", *map(str, arguments)]) == 2

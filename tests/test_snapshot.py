@@ -155,6 +155,12 @@ def test_impossible_shares_are_rejected_and_said(usage: str) -> None:
     assert only(snapshot).running == 2
 
 
+def test_a_number_that_no_server_reaches_is_rejected() -> None:
+    snapshot = read('vllm:kv_cache_usage_perc{engine="0"} 0.5\nvllm:num_requests_running{engine="0"} 1e300\n')
+    assert (only(snapshot).kv_usage, only(snapshot).running) == (0.5, None)
+    assert snapshot.missing["running"] == "rejected: 1e+300 is no count"
+
+
 def test_a_silenced_engine_names_the_flag_to_remove() -> None:
     """Trap 10: 200, a full page of HTTP metrics, and nothing of the engine."""
     snapshot = read(page("0.32.0-disablelogstats-load"))
