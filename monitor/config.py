@@ -217,6 +217,9 @@ def _value(hint: Any, key: str, value: Any, where: str) -> Any:
     if hint in (float, float | None):
         least, most = _LEAST.get(key, 0.0), 1.0 if key in _SHARES else float(LARGEST)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if hint is not float:
+            is_right = is_number and 0 < value <= most
+            return float(_accepted(is_right, value, where, f"a number above 0, at most {most:g}, or none"))
         return float(
             _accepted(is_number and least <= value <= most, value, where, f"a number from {least:g} to {most:g}")
         )

@@ -8,6 +8,7 @@ class Thresholds:
     """When a rule speaks, and how long its condition must last first.
 
     A rule of one event looks back over `window`: where it asks for longer than that, one event alone is not said.
+    Where None is allowed, 0 is not: it would be broken at once, or mean nothing.
 
     down_for                  how long without a page before a target is down                                 [s]
     unreadable_for            how long a page without vLLM's metrics is read before it is said                [s]

@@ -25,10 +25,12 @@ def show() -> None:
         for column, (name, (_, default)) in zip(cycle(st.columns(3)), scalars(Thresholds).items(), strict=False):
             usual = f"the default is {'none' if default is None else f'{default:g}'}"
             said = _labels.explained(name, f"{meanings(Thresholds)[name]}; {usual}")
-            now = getattr(found, name)
+            now, key = getattr(found, name), f"threshold {name}"
+            if default is None:  # a field can be emptied only where it was made empty
+                st.session_state.setdefault(key, now)
             entered[name] = column.number_input(
-                _labels.THRESHOLDS[name], value=None if now is None else float(now), min_value=0.0, step=0.01,
-                format="%g", help=said, placeholder="none", disabled=bool(reason), key=f"threshold {name}",
+                _labels.THRESHOLDS[name], value=None if default is None else float(now), min_value=0.0, step=0.01,
+                format="%g", help=said, placeholder="none", disabled=bool(reason), key=key,
             )  # fmt: skip
         if st.form_submit_button("Save", icon=":material/save:", type="primary", disabled=bool(reason)):
             _save(entered)

@@ -148,6 +148,12 @@ WRONG = {
     "[thresholds]\nfragmentation_running = 1.5": ("thresholds.fragmentation_running", "1.5", "an integer from 0"),
     "[thresholds]\ndown_for = -1": ("thresholds.down_for", "-1", "a number from 0"),
     "[thresholds]\nwindow = 0": ("thresholds.window", "0", "a number from 1"),
+    "[thresholds]\nttft_p99 = 0": ("thresholds.ttft_p99", "0", "a number above 0, at most 1e+09, or none"),
+    "[thresholds]\nbaseline_output_tokens_per_s = 0.0": (
+        "thresholds.baseline_output_tokens_per_s",
+        "0.0",
+        "a number above 0",
+    ),
     "[prometheus]\nselector = 'job=\"a\"'": ("prometheus.url", "nothing", "an address"),
     "[prometheus]\nurl = 'http://a'\nselector = 'job='": ("prometheus.selector", "job=", 'job="vllm"'),
     "[thresholds]\nfull_trend = 0": ("thresholds.full_trend", "0", "from 10"),

@@ -209,6 +209,22 @@ def test_thresholds_are_saved_with_the_file(opened: Open, sources: Sources) -> N
     assert "at most usage_alarm" in boxes(found)
 
 
+def test_a_promise_is_withdrawn_where_its_field_is_emptied_and_0_is_none(opened: Open, sources: Sources) -> None:
+    sources.path.write_text("[thresholds]\nttft_p99 = 2.0\ntpot_p99 = 0.05\n")
+    sources.reload()
+    found = opened("alerts")
+    field = found.number_input(key="threshold ttft_p99")
+    assert (field.value, field.proto.HasField("default")) == (2.0, False)  # with a default a browser does not empty it
+    field.set_value(0.0)
+    found.button[0].click().run()
+    assert "thresholds.ttft_p99: found 0.0, accepted: a number above 0, at most 1e+09, or none" in boxes(found)
+    assert config(sources.path).thresholds.ttft_p99 == 2.0
+    found.number_input(key="threshold ttft_p99").set_value(None)
+    found.button[0].click().run()
+    assert sources.path.read_text() == "[thresholds]\ntpot_p99 = 0.05\n"
+    assert found.number_input(key="threshold ttft_p99").value is None
+
+
 def test_overview_has_the_fleet_beside_the_plan(sources: Sources) -> None:
     found = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60).run()
     assert not found.exception
