@@ -214,14 +214,15 @@ def _judged(state: TargetState, window: Window | None) -> Verdict:
 
 def _without_page(state: TargetState) -> Verdict | None:
     error = state.error and f"{state.error.message} ({state.error.state})"
+    action = (state.error and server_rules.advice(state.error)) or DOWN.action
     if state.latest is None and error is None:
         return Verdict(level=Level.UNKNOWN, word="Connecting", reason="the first scrape is under way.")
     if state.latest is None:
-        return Verdict(level=DOWN.level, word=DOWN.word, reason=f"no page yet: {error}.", action=DOWN.action)
+        return Verdict(level=DOWN.level, word=DOWN.word, reason=f"no page yet: {error}.", action=action)
     if state.age is None or error is None or state.failures < MISSED_SCRAPES:
         return None
     reason = f"{error}. The numbers below are the last good ones."
-    return Verdict(level=DOWN.level, word=f"No data for {duration(state.age)}", reason=reason, action=DOWN.action)
+    return Verdict(level=DOWN.level, word=f"No data for {duration(state.age)}", reason=reason, action=action)
 
 
 def _finding(state: TargetState) -> Verdict | None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from monitor import metrics
 from monitor.metrics import Metric
 from monitor.rule import Seen, Sight, over, under
+from monitor.scrape import Scrape
 from monitor.snapshot import Snapshot
 from monitor.window import Window
 from planner.units import count, duration, share
@@ -12,14 +13,30 @@ from planner.units import count, duration, share
 PILING_UP = 1.25
 """Times as many requests running as a window ago, beyond which more come than leave  [ratio]."""
 
+_ANSWERED = (
+    "not_http", "http_status", "redirect_loop", "truncated", "empty", "html", "not_metrics", "too_large", "unreadable",
+)  # fmt: skip
+"""States in which something answered, but not with a page of metrics."""
+
+
+def advice(error: Scrape) -> str:
+    """What to do about a scrape that failed; empty where nothing answered, which the rule's own action is for."""
+    if error.state == "misconfigured":
+        return "Correct it in monitor.toml, or set the variable."
+    if error.state == "tls":
+        return "Something listens there: correct ca_file or verify, or is http:// meant, or another port?"
+    if error.state in _ANSWERED:
+        return "Something answers there: are address and port those of a vLLM server? If so, read the server's log."
+    return ""
+
 
 def down(sight: Sight) -> Seen | None:
     state = sight.state
     if state.error is None or not state.failures:
         return None
     last = "no page yet" if state.age is None else f"no page for {duration(state.age)}"
-    action = "Correct it in monitor.toml, or set the variable." if state.error.state == "misconfigured" else ""
-    return Seen(f"{last}: {state.error.message} ({state.error.state}).", value=state.age, action=action)
+    reason = f"{last}: {state.error.message} ({state.error.state})."
+    return Seen(reason, value=state.age, action=advice(state.error))
 
 
 def unreadable(sight: Sight) -> Seen | None:

@@ -5,7 +5,8 @@ from dataclasses import fields, replace
 import pytest
 
 from monitor.finding import Condition, Finding
-from monitor.health import RULES, conditions, group_verdict, sight, verdict
+from monitor.health import DOWN, RULES, conditions, group_verdict, sight, verdict
+from monitor.scrape import Scrape, State
 from monitor.source import TargetState
 from monitor.thresholds import Thresholds
 from planner.verdict import Level
@@ -395,6 +396,26 @@ def test_a_dead_endpoint_says_the_error_and_the_age_of_its_last_page() -> None:
     twice = verdict(state([page(0, text)], failures=2, age=40.0))
     assert (twice.level, twice.word) == (Level.BAD, "No data for 40 s")
     assert "nothing listens there" in twice.reason
+
+
+ANSWERS = "Something answers there: are address and port those of a vLLM server? If so, read the server's log."
+ASKED = "It is asked again every cycle. Does the process run, and is the address reachable from here?"
+ADVICE: dict[State, str] = {
+    "html": ANSWERS, "empty": ANSWERS, "http_status": ANSWERS, "refused": ASKED, "timeout": ASKED,
+    "misconfigured": "Correct it in monitor.toml, or set the variable.",
+    "tls": "Something listens there: correct ca_file or verify, or is http:// meant, or another port?",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("answered", ADVICE)
+def test_only_where_nothing_answers_is_it_asked_whether_the_process_runs(answered: State) -> None:
+    error = Scrape(state=answered, url="http://chat-1:8000/metrics", message="so it went")
+    never = replace(state([], failures=1), error=error)
+    no_more = replace(state([page(0, recorded.page("0.32.0-load"))], failures=2, age=40.0), error=error)
+    (condition,) = conditions(sight(never, DEFAULTS), (DOWN,))
+    assert verdict(never).reason == f"no page yet: so it went ({answered})."
+    assert condition.action == ADVICE[answered]
+    assert [verdict(never).action, verdict(no_more).action] == 2 * [ADVICE[answered]]
 
 
 def test_a_group_says_how_many_what_and_which() -> None:
