@@ -12,6 +12,7 @@ def delete_button(shelf: Shelf, one: Saved) -> None:
     def delete() -> None:
         shelf.delete(one.id)
         st.session_state[_last(one.kind)] = one
+        _plan_shelf.choose_newest(one.kind, shelf)
 
     st.button("Delete", icon=":material/delete:", key="delete", on_click=_plan_shelf.act, args=(delete,))
 

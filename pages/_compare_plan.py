@@ -47,8 +47,10 @@ def _saved() -> Plan | None:
         st.info("No plan is saved yet: the page *Saved plans* keeps the sidebar's.", icon=":material/info:")
     if not found:
         return None
-    label = st.selectbox("Saved plan", list(found), key=_plan_shelf.CHOSEN[_plan_shelf.PLAN], bind="query-params")
-    body = found[label].body
+    one = _plan_shelf.select("Saved plan", _plan_shelf.PLAN, found)
+    if one is None:
+        return None
+    body = one.body
     made = from_json(body)
     if changed := changes(body, made):
         with st.expander("This planner works some figures out otherwise than the one that saved it"):

@@ -17,7 +17,8 @@ def save_form(shelf: Shelf, made: Plan) -> None:
     """Keeps the plan of the sidebar under a name, with why it is kept."""
 
     def save() -> None:
-        shelf.put(_plan_shelf.PLAN, st.session_state["save_name"], to_json(made), st.session_state["save_note"])
+        note = st.session_state["save_note"]
+        _plan_shelf.choose(shelf.put(_plan_shelf.PLAN, st.session_state["save_name"], to_json(made), note))
         st.session_state.update(save_name="", save_note="")
 
     with st.container(horizontal=True, vertical_alignment="bottom"):

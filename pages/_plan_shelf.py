@@ -1,9 +1,11 @@
 """The shelf on which plans, calibrations and experiments are kept: monitor.toml's store, its trouble said in a line."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import streamlit as st
+from streamlit.errors import StreamlitAPIException
 
 from monitor.experiment_result import KIND as EXPERIMENT
 from pages import _source, _verdict
@@ -71,6 +73,39 @@ def refresh() -> None:
 def choose(one: Saved) -> None:
     """The one of its kind that is shown next."""
     st.session_state[CHOSEN[one.kind]] = label_of(one)
+
+
+def choose_newest(kind: str, shelf: Shelf) -> None:
+    """The newest of its kind is shown next; none where nothing is left."""
+    left = shelf.all(kind)
+    st.session_state[CHOSEN[kind]] = label_of(left[0]) if left else None
+
+
+def select(label: str, kind: str, found: Mapping[str, Saved]) -> Saved | None:
+    """The one chosen of those found, the newest at first; None, and why on the page, where it is not there.
+
+    The address always names it, the newest too, so that a copied link means the same one later.
+    """
+    key, before = CHOSEN[kind], st.session_state
+    asked = before.get(key) or before.get(f"{key}_missing") or st.query_params.get(key)
+    before[f"{key}_missing"] = None if asked is None or asked in found else asked
+    if before[f"{key}_missing"] is None:
+        before[key] = asked or next(iter(found))
+        if not st.query_params.get(key):
+            with suppress(StreamlitAPIException):  # a box that was drawn before writes it itself
+                st.query_params[key] = before[key]
+    chosen: str | None = st.selectbox(
+        label, list(found), index=None, key=key, bind="query-params", required=True, placeholder="choose one"
+    )
+    if chosen is not None:
+        before[f"{key}_missing"] = None
+        return found[chosen]
+    missing = before[f"{key}_missing"]
+    said = (
+        f"{key}: found {missing!r}, accepted: one {kind} of the list" if missing else f"Choose one {kind} of the list."
+    )
+    st.error(_verdict.escaped(said), icon=":material/cancel:")
+    return None
 
 
 def act(action: Callable[..., Any], *given: Any, where: str = _PROBLEM) -> None:

@@ -24,9 +24,10 @@ if shelf is not None:
     _bin.undo_bar(shelf, KIND)
 if kept:
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        chosen = st.selectbox("Experiment", list(kept), key=_plan_shelf.CHOSEN[KIND], bind="query-params")
-        _bin.delete_button(shelf, kept[chosen])
-    found = experiment_from(kept[chosen].body)
+        chosen = _plan_shelf.select("Experiment", KIND, kept)
+        if chosen is not None:
+            _bin.delete_button(shelf, chosen)
+    found = None if chosen is None else experiment_from(chosen.body)
 if found is None:
     st.caption("None yet. `python -m monitor experiment --model DIR` runs the same from a shell and keeps it here.")
 else:

@@ -6,25 +6,11 @@ from pages import _bin, _inputs, _plan_actions, _plan_shelf, _plan_tables, _tabl
 from planner.changes import changes
 from planner.errors import InputError
 from planner.record import from_json
+from planner.store import Saved
 
-plan = _inputs.made()
-st.title("Saved plans")
-_verdict.show(plan.verdict)
-_plan_actions.said()
-found = _plan_shelf.kept(_plan_shelf.PLAN)
-if found is None:
-    st.stop()
-shelf = _plan_shelf.shelf()
 
-_plan_actions.save_form(shelf, plan)
-_bin.undo_bar(shelf, _plan_shelf.PLAN)
-if found:
-    st.dataframe(
-        _plan_tables.plans(found), hide_index=True, column_config=_plan_tables.PLAN_COLUMNS, placeholder="–",
-        key="plans", alt="Saved plans with what they said then, the newest first",
-    )  # fmt: skip
-    label = st.selectbox("Saved plan", list(found), key=_plan_shelf.CHOSEN[_plan_shelf.PLAN], bind="query-params")
-    chosen = found[label]
+def show(chosen: Saved) -> None:
+    """One in full, with what can be done with it."""
     today, changed = None, []
     try:
         today = from_json(chosen.body)
@@ -49,6 +35,27 @@ if found:
         )
     _tables.show(_plan_tables.as_it_was(chosen.body, changed, today is not None))
     _plan_actions.rename_form(shelf, chosen)
+
+
+plan = _inputs.made()
+st.title("Saved plans")
+_verdict.show(plan.verdict)
+_plan_actions.said()
+found = _plan_shelf.kept(_plan_shelf.PLAN)
+if found is None:
+    st.stop()
+shelf = _plan_shelf.shelf()
+
+_plan_actions.save_form(shelf, plan)
+_bin.undo_bar(shelf, _plan_shelf.PLAN)
+if found:
+    st.dataframe(
+        _plan_tables.plans(found), hide_index=True, column_config=_plan_tables.PLAN_COLUMNS, placeholder="–",
+        key="plans", alt="Saved plans with what they said then, the newest first",
+    )  # fmt: skip
+    chosen = _plan_shelf.select("Saved plan", _plan_shelf.PLAN, found)
+    if chosen is not None:
+        show(chosen)
 else:
     st.caption("No plan is saved yet.")
 _bin.bin_of(shelf, _plan_shelf.PLAN)

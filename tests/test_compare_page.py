@@ -153,6 +153,30 @@ def test_a_saved_plan_is_compared_as_it_was(opened: Open, tmp_path: Path) -> Non
     assert from_json(json.loads(json.dumps(to_json(made)))) == made
 
 
+def test_an_address_that_names_no_plan_compares_none(watched: Servers, tmp_path: Path) -> None:
+    shelf = Shelf(f"sqlite:///{tmp_path / 'kept.sqlite'}")
+    shelf.put("plan", "Steady", to_json(PLAN))
+    shelf.close()
+    found = screens.unopened("compare", servers=True)
+    found.query_params.update(endpoint="chat-1", plan_from="A saved one", saved="zzz")
+    for _ in range(2):  # a later rerun says the same
+        found.run()
+        assert not found.exception
+        assert [box.value for box in found.error] == ["saved: found 'zzz', accepted: one plan of the list"]
+        assert not found.table
+    found.selectbox(key="saved").select("Steady (#1)").run()
+    assert not found.error
+    assert quantities(found)["kv_cache_size_tokens"]["Actual"] == "524,288 tokens"
+    assert found.query_params["saved"] == "Steady (#1)"
+    other = opened_on("chat-1")
+    assert (other.selectbox(key="saved").value, other.query_params["saved"]) == ("Steady (#1)", "Steady (#1)")
+
+
+def opened_on(name: str) -> AppTest:
+    """A saved plan against that server, as a visitor without more in the address gets it."""
+    return screens.opened("compare", servers=True, endpoint=name, plan_from="A saved one")
+
+
 def test_without_a_saved_plan_the_way_to_one_is_said(opened: Open) -> None:
     assert "No plan is saved yet" in boxes(opened(endpoint="chat-1", plan_from="A saved one"))
 

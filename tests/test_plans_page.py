@@ -203,3 +203,37 @@ def test_a_name_that_is_refused_leaves_its_form_open(opened: Open, shelf: Shelf)
     form = next(each for each in page.expander if each.label == "Rename or duplicate")
     assert (form.proto.expanded, len(page.error)) == (False, 0)
     assert [each.name for each in shelf.all("plan")] == ["Talk"]
+
+
+def test_the_plan_saved_last_is_the_one_that_delete_takes(opened: Open, shelf: Shelf) -> None:
+    for name in ("First", "Second"):
+        shelf.put("plan", name, to_json(CHAT))
+    page = opened()
+    assert page.query_params["saved"] == "Second (#2)"  # the newest too: a copied link means the same later
+    page.text_input(key="save_name").set_value("Third")
+    pressed(page, "save")
+    assert (page.selectbox(key="saved").value, page.query_params["saved"]) == ("Third (#3)", "Third (#3)")
+    pressed(page, "delete")
+    assert [each.name for each in shelf.all("plan")] == ["Second", "First"]
+    assert page.selectbox(key="saved").value == "Second (#2)"
+    for _ in range(2):
+        pressed(page, "delete")
+    assert shelf.all("plan") == []
+    page.text_input(key="save_name").set_value("Fourth")
+    pressed(page, "save")
+    assert page.selectbox(key="saved").value.startswith("Fourth (#")
+    assert page.query_params["saved"] == page.selectbox(key="saved").value
+
+
+def test_an_address_of_a_plan_that_is_gone_shows_no_other(shelf: Shelf) -> None:
+    shelf.put("plan", "Chat", to_json(CHAT))
+    page = screens.unopened("plans", calibrations=True)
+    page.query_params["saved"] = "Gone (#9)"
+    page.run()
+    assert not page.exception
+    assert "saved: found 'Gone (#9)', accepted: one plan of the list" in boxes(page)
+    assert page.selectbox(key="saved").value is None
+    assert "delete" not in {button.key for button in page.button}
+    page.selectbox(key="saved").select("Chat (#1)").run()
+    assert "Gone" not in boxes(page)
+    assert "delete" in {button.key for button in page.button}
