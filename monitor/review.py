@@ -31,9 +31,14 @@ def review(
     began = [event for event in events if event.change is Change.BEGAN]
     bad = sum(event.level is Level.BAD for event in began)
     warned = sum(event.level is Level.WARNING for event in began)
-    quiet = (Level.UNKNOWN, "Partly known") if problem else (Level.GOOD, "Quiet")
+    is_silent = not any(engine.values for page in history for engine in page.engines)
+    quiet = (Level.GOOD, "Quiet")
+    if problem or is_silent:
+        quiet = (Level.UNKNOWN, "Nothing reported" if is_silent else "Partly known")
     level, word = (Level.BAD, "Trouble") if bad else (Level.WARNING, "Warnings") if warned else quiet
     nothing = "what was found cannot be read" if problem else "nothing was found wrong"
+    if is_silent:
+        nothing = history[-1].missing.get(KV_USAGE.source.key) or "its pages name no engine"
     parts = [f"{count(bad)} bad and {count(warned)} warning findings began"] if began else [nothing]
     parts += _highest("KV cache at most {} in use", share, lines(KV_USAGE, history))
     parts += _highest("output at most {} tokens/s", count, lines(THROUGHPUT, history)[:1])

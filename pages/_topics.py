@@ -32,7 +32,7 @@ def show(topic: str, history: Sequence[Snapshot], window: Window | None, thresho
             _tables.show(_monitor_tables.quantiles(window, _OBSERVED[topic]))
         elif drawn:
             _tables.show(_monitor_tables.values(drawn))
-        _not_drawn(topic, drawn, latest)
+        not_drawn(topic, drawn, latest)
 
 
 def charts(topic: str, history: Sequence[Snapshot], thresholds: Thresholds) -> list[Drawn]:
@@ -56,7 +56,8 @@ def limits(panel: Panel, thresholds: Thresholds) -> Mapping[str, float]:
     return {"act": thresholds.fragmentation} if panel is WASTE else {}
 
 
-def _not_drawn(topic: str, drawn: Sequence[Drawn], latest: Snapshot) -> None:
+def not_drawn(topic: str, drawn: Sequence[Drawn], latest: Snapshot) -> None:
+    """Why the rest of a topic has no chart."""
     titles = {panel.title for panel, _ in drawn}
     left = [f"{panel.title}: {why_not(panel, latest)}" for panel in TOPICS[topic] if panel.title not in titles]
     if left:

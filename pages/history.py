@@ -5,7 +5,7 @@ from itertools import cycle
 import streamlit as st
 
 from monitor import metrics
-from monitor.panels import KV_USAGE, THROUGHPUT, TOPICS, lines, marks, worth_a_mark
+from monitor.panels import KV_USAGE, THROUGHPUT, TOPICS, lines, marks, why_not, worth_a_mark
 from monitor.review import review
 from monitor.series import as_csv, heat
 from pages import _charts, _inputs, _monitor_charts, _monitor_tables, _source, _span, _tables, _topics, _verdict
@@ -34,9 +34,12 @@ if st.toggle("Draw the plan of the sidebar", key="with_plan", bind="query-params
 left, right = lines(KV_USAGE, history), lines(THROUGHPUT, history)
 moments = {**marks(history), **worth_a_mark(events)}
 usual = _source.usual(target, end)
-_charts.show(_monitor_charts.against(KV_USAGE, left, THROUGHPUT, right, moments, planned, usual), key="against")
-drawn = [(KV_USAGE, left), (THROUGHPUT, right)]
-_tables.show(_monitor_tables.values(drawn))
+drawn = [(panel, found) for panel, found in ((KV_USAGE, left), (THROUGHPUT, right)) if found]
+if drawn:
+    _charts.show(_monitor_charts.against(KV_USAGE, left, THROUGHPUT, right, moments, planned, usual), key="against")
+    _tables.show(_monitor_tables.values(drawn))
+else:
+    st.caption(f"Not drawn: {why_not(KV_USAGE, history[-1])}.")
 
 st.subheader("How requests spread")
 for column, (title, metric) in zip(cycle(st.columns(2)), SPREADS.items(), strict=False):
@@ -50,7 +53,9 @@ for column, (title, metric) in zip(cycle(st.columns(2)), SPREADS.items(), strict
 st.subheader("By topic")
 topic = st.segmented_control("Topic", list(TOPICS), default="Requests", key="past_topic", bind="query-params",
                              required=True, label_visibility="collapsed")  # fmt: skip
-drawn.extend(_topics.charts(topic, history, _source.thresholds()))
+by_topic = _topics.charts(topic, history, _source.thresholds())
+_topics.not_drawn(topic, by_topic, history[-1])
+drawn.extend(by_topic)
 
 st.subheader("What happened")
 if events:

@@ -20,6 +20,7 @@ from planner.fields import meanings, scalars
 from planner.verdict import Level
 from tests import screens
 from tests.conftest import ROOT
+from tests.recorded import page
 from tests.screens import Open, boxes, charts, rows
 from tests.watched import DOWN, IDLE, LOAD, PREEMPTING, STARTED, Servers, state
 
@@ -182,6 +183,18 @@ def test_history_draws_the_span_with_its_events(opened: Open) -> None:
     assert rows(found.table[-1])[0]["What"] == "✗ Saturated began"
     assert found.get("download_button")
     assert "Nothing recorded" in boxes(opened("history", endpoint="gone"))
+
+
+def test_history_of_a_server_that_reports_nothing_has_no_empty_chart(opened: Open, sources: Sources) -> None:
+    silent = page("0.32.0-disablelogstats-load")
+    sources.watch.states["silent"] = state("silent", silent, silent)  # type: ignore[attr-defined]
+    found = opened("history", endpoint="silent")
+    assert "**Nothing reported.**" in boxes(found)
+    assert not found.get("plotly_chart")
+    said = " ".join(caption.value for caption in found.caption)
+    why = "the engine reports nothing: remove --disable-log-stats from the server's flags"
+    assert f"Not drawn: {why}." in said
+    assert f"Not drawn. Requests: {why}" in said
 
 
 def test_history_can_draw_the_plan(opened: Open) -> None:

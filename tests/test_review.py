@@ -5,6 +5,7 @@ from monitor.reading import read
 from monitor.review import review
 from monitor.snapshot import Snapshot
 from planner.verdict import Level
+from tests.recorded import page
 
 
 def at(time: float, usage: float, generated: int) -> Snapshot:
@@ -42,6 +43,14 @@ def test_the_worst_event_decides_and_what_ended_is_not_counted_again() -> None:
 def test_one_page_is_no_history() -> None:
     found = review("chat-1", PAGES[:1], [], 0, 60)
     assert (found.level, found.word) == (Level.UNKNOWN, "Nothing recorded")
+
+
+def test_a_server_that_reports_nothing_is_not_quiet() -> None:
+    silent = [read(page("0.32.0-disablelogstats-load"), at=time, wall=time) for time in (0.0, 10.0)]
+    found = review("chat-1", silent, [], 0, 60)
+    assert (found.level, found.word) == (Level.UNKNOWN, "Nothing reported")
+    assert found.reason == "the engine reports nothing: remove --disable-log-stats from the server's flags."
+    assert review("chat-1", silent, [event(Level.BAD)], 0, 60).word == "Trouble"
 
 
 def test_what_cannot_be_read_is_not_quiet() -> None:
