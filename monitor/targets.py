@@ -9,6 +9,8 @@ from planner.errors import InputError
 
 SHOWN = 100
 """Of an address at most so much is repeated to a reader  [characters]."""
+LONGEST_NAME = 100
+"""Of a server that is added on a page  [characters]."""
 _USER = re.compile(r"//[^/@]*@")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
@@ -54,6 +56,28 @@ def without_user(url: str) -> str:
     'http://gpu1:8000/metrics'
     """
     return _USER.sub("//", url)
+
+
+def new_name(name: str) -> str:
+    """The name, as one that is added now may be. Raises InputError where it is long or would be taken for an address.
+
+    >>> new_name("http://gpu1:8000")
+    Traceback (most recent call last):
+    planner.errors.InputError: name: found 'http://gpu1:8000', accepted: at most 100 characters, without ://
+    """
+    if len(name) > LONGEST_NAME or "://" in name:
+        raise InputError("name", shortened(without_user(name)), f"at most {LONGEST_NAME} characters, without ://")
+    return name
+
+
+def unset(target: Target) -> list[str]:
+    """Environment variables that a target needs and that are not set.
+
+    >>> unset(Target(name="chat-1", url="http://gpu1:8000", headers={"Authorization": "Bearer ${NOT_SET_ANYWHERE}"}))
+    ['NOT_SET_ANYWHERE']
+    """
+    named = [name for text in (target.url, *target.headers.values()) for name in _VARIABLE.findall(text)]
+    return [name for name in dict.fromkeys(named) if name not in os.environ]
 
 
 def expanded(field_name: str, text: str) -> str:

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 import streamlit as st
 
 from monitor.config import put_target, remove_target
-from monitor.targets import Target
+from monitor.scrape import trust
+from monitor.targets import Target, new_name, unset
 from pages import _labels, _source, _verdict
 from planner.errors import InputError
 from planner.fields import meanings
@@ -22,6 +23,10 @@ def show() -> None:
             st.info(reason, icon=":material/lock:")
             return
         known = {target.name: target for target in _source.shared().config.targets}
+        if missing := sorted({name for target in known.values() for name in unset(target)}):
+            said = ", ".join(f"`{name}`" for name in missing)
+            st.warning(f"Not set where this dashboard runs: {said}. Servers that need it are not asked.",
+                       icon=":material/warning:")  # fmt: skip
         chosen = st.selectbox("Server", [_NEW, *known], key="target_edited")
         before = known.get(chosen, Target(name="", url=""))
         with st.form(f"target {chosen}", border=False):
@@ -35,7 +40,12 @@ def show() -> None:
                     raise InputError(
                         "name", entered["name"], "a name that no server has yet; choose that one to change it"
                     )
-                put_target(path, _target(entered))
+                target = _target(entered)
+                if before.name == "":
+                    new_name(target.name)
+                if target.ca_file:
+                    trust(target.ca_file)
+                put_target(path, target)
                 _done(f"{entered['name']} is saved to {path.name}.")
             elif is_removed:
                 remove_target(path, before.name)
@@ -81,6 +91,8 @@ def _pairs(field: str, text: str) -> dict[str, str]:
         key, equals, value = line.partition("=")
         if not equals:
             raise InputError(field, line, "key = value, one a line")
+        if key.strip() in found:
+            raise InputError(field, key.strip(), "each key once")
         found[key.strip()] = value.strip()
     return found
 

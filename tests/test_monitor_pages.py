@@ -165,6 +165,42 @@ def test_a_server_is_added_changed_and_removed(opened: Open, sources: Sources) -
     assert config(sources.path).targets == ()
 
 
+@pytest.mark.parametrize(
+    ("field", "entered", "said"),
+    [
+        ("ca_file", "/gone/ca.pem", "ca_file: found '/gone/ca.pem', accepted: a readable file of PEM certificates"),
+        ("labels", "region = eu\nregion = us", "labels: found 'region', accepted: each key once"),
+        ("name", 101 * "a", f"name: found '{100 * 'a'}…', accepted: at most 100 characters, without ://"),
+        ("name", "http://gpu1", "name: found 'http://gpu1', accepted: at most 100 characters, without ://"),
+    ],
+)
+def test_a_server_that_could_not_be_read_is_not_added(
+    opened: Open, sources: Sources, field: str, entered: str, said: str
+) -> None:
+    found = opened("fleet")
+    found.text_input(key="a new one name").set_value("chat-3")
+    found.text_input(key="a new one url").set_value("http://chat-3:8000")
+    (found.text_area if field == "labels" else found.text_input)(key=f"a new one {field}").set_value(entered)
+    found.button[0].click().run()
+    assert said in re.sub(r"[\\\u2060]", "", boxes(found))  # without what keeps it from being markup
+    assert config(sources.path).targets == ()
+
+
+def test_a_variable_that_is_not_set_is_warned_of(
+    opened: Open, sources: Sources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file says what no page would add, and is read nevertheless."""
+    sources.path.write_text(
+        f'[[targets]]\nname = "{101 * "a"}"\nurl = "http://a"\nca_file = "/gone/ca.pem"\n'
+        'headers = { Authorization = "Bearer ${KV_TEST_TOKEN}" }\n'
+    )
+    sources.reload()
+    assert len(sources.config.targets) == 1
+    assert "Not set where this dashboard runs: `KV_TEST_TOKEN`." in boxes(opened("fleet"))
+    monkeypatch.setenv("KV_TEST_TOKEN", "secret")
+    assert "Not set where" not in boxes(opened("fleet"))
+
+
 def test_those_who_may_not_edit_are_told_who_may(opened: Open, sources: Sources) -> None:
     sources.path.write_text('editors = ["ops@example.com"]\n')
     sources.reload()
