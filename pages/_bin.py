@@ -22,7 +22,7 @@ def undo_bar(shelf: Shelf, kind: str) -> None:
     gone: Saved | None = st.session_state.get(_last(kind))
     if gone is not None:
         with st.container(horizontal=True, vertical_alignment="center", border=True):
-            st.markdown(_verdict.escaped(f":material/delete: “{gone.name}” is deleted."))
+            st.markdown(f":material/delete: “{_verdict.literal(gone.name)}” is deleted.")
             st.button(
                 "Undo", icon=":material/undo:", key="undo", on_click=_plan_shelf.act, args=(_restore, shelf, gone)
             )

@@ -64,7 +64,10 @@ def _save(found: Calibration) -> None:
         if shelf is not None:
             shelf.put(_plan_shelf.CALIBRATION, name, asdict(found) | {"name": name.strip()})
         _plan_shelf.refresh()
-        st.toast(f"“{name}” is saved: choose it under Calibration in the sidebar.", icon=":material/check_circle:")
+        st.toast(
+            f"“{_verdict.literal(name)}” is saved: choose it under Calibration in the sidebar.",
+            icon=":material/check_circle:",
+        )
 
     _plan_shelf.say_problem()
     if _plan_shelf.kept(_plan_shelf.CALIBRATION) is None:

@@ -30,7 +30,7 @@ def chosen(which: str, names: Sequence[str]) -> Plan:
     try:
         found = _saved() if which == SAVED else _adopted(names) if which == ADOPTED else _inputs.made()
     except InputError as error:
-        st.error(_verdict.escaped(str(error)), icon=":material/cancel:")
+        st.error(_verdict.refused(error), icon=":material/cancel:")
         st.stop()
     if found is None:
         st.stop()
@@ -85,7 +85,7 @@ def _adopted(names: Sequence[str]) -> Plan | None:
     if load is None:
         made = made.on(workload=_inputs.made().workload)
     of_load = "with the load that is there" if load else "with the load of the sidebar, for too few requests finished"
-    st.caption(_verdict.escaped(f"{made.inputs}; as {state.name} says of itself, {of_load}."))
+    st.caption(_verdict.literal(f"{made.inputs}; as {state.name} says of itself, {of_load}."))
     _plan_actions.open_button(f"{state.name} as it is", made)
     return made
 

@@ -43,14 +43,16 @@ def show(made: Plan, found: Sequence[Server]) -> None:
 
 def _one(made: Plan, server: Server) -> None:
     if server.silence:
-        st.warning(_verdict.escaped(f"{server.name}: {server.silence}"), icon=":material/warning:")
+        st.warning(_verdict.literal(f"{server.name}: {server.silence}"), icon=":material/warning:")
     if not server.found:
         _verdict.show(server.verdict)
     for each in server.found:
-        st.subheader(f"{each.model_name or 'Model not named'}, engine {each.engine or '0'}", anchor=False)
+        st.subheader(
+            f"{_verdict.literal(each.model_name or 'Model not named')}, engine {each.engine or '0'}", anchor=False
+        )
         _verdict.show(each.verdict)
         if each.causes:
-            st.markdown(_verdict.escaped("\n".join(f"1. {cause}" for cause in each.causes)))
+            st.markdown("\n".join(f"1. {_verdict.literal(cause)}" for cause in each.causes))
     lines = usage_lines(made, server.pages)
     if any(line.known for line in lines):
         _charts.show(_compare_charts.usage(lines, marks(server.pages)), key=f"usage {server.name}")

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import streamlit as st
 
+from pages import _verdict
 from planner.errors import InputError
 from planner.gpu import gpu_named, gpus
 from planner.kv_dtype import KV_DTYPES
@@ -42,7 +43,7 @@ def other(first: Plan) -> Plan:
     try:
         return plan(first.model, server, first.workload, first.slo, same if own is None else own, first.billing)
     except InputError as error:
-        st.error(str(error), icon=":material/cancel:")
+        st.error(_verdict.refused(error), icon=":material/cancel:")
         st.stop()
 
 

@@ -19,7 +19,7 @@ def show(plan: Plan) -> None:
             try:
                 st.session_state["engine_check"] = (question, check(plan))
             except EngineError as error:
-                st.error(str(error), icon=":material/cancel:")
+                st.error(_verdict.refused(error), icon=":material/cancel:")
     asked, found = st.session_state.get("engine_check", (None, None))
     if found is not None and asked == question:
         _verdict.show(found.verdict)

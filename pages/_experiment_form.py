@@ -35,7 +35,7 @@ def show() -> None:
         _progress()
         return
     if now is not None and now.problem:
-        st.error(_verdict.escaped(now.problem), icon=":material/cancel:")
+        st.error(_verdict.literal(now.problem), icon=":material/cancel:")
     reason = _source.why_no_edit()
     with st.expander("A new experiment", icon=":material/science:", expanded=now is None and not reason):
         st.caption(f"{_WHO} {_source.shared().path.name}.")
@@ -60,7 +60,7 @@ def _form(is_locked: bool) -> None:
         try:
             background().start(Setup(model=model_folder(model), kv_cache_dtypes=dtypes, **entered), _keep())
         except InputError as error:
-            st.error(_verdict.escaped(str(error)), icon=":material/cancel:")
+            st.error(_verdict.refused(error), icon=":material/cancel:")
             return
         st.rerun()
 
@@ -84,7 +84,7 @@ def _progress() -> None:
         st.rerun()
         return
     dtypes = ", ".join(now.setup.kv_cache_dtypes)
-    st.markdown(_verdict.escaped(f"**Running:** {now.setup.model.name} with KV dtype {dtypes}."))
+    st.markdown(f"**Running:** {_verdict.literal(now.setup.model.name)} with KV dtype {dtypes}.")
     st.progress(now.share, text=now.text(time.time()))
     is_ending, is_locked = background().is_ending, bool(_source.why_no_edit())
     st.button("It is being ended …" if is_ending else "Cancel", icon=":material/stop:", key="cancel",

@@ -7,6 +7,7 @@ from typing import Any
 
 import streamlit as st
 
+from pages import _verdict
 from planner.calibration import Calibration
 from planner.catalog.models import knows, model_named, models
 from planner.catalog.own import Own, present
@@ -57,7 +58,7 @@ def sidebar(servers: Sequence[str] = (), calibrations: Mapping[str, Calibration]
         try:
             present()
         except InputError as error:
-            st.error(f"Your own devices and prices are left out. {error}", icon=":material/cancel:")
+            st.error(f"Your own devices and prices are left out. {_verdict.refused(error)}", icon=":material/cancel:")
         names = [*uploads().references(), *(known.checkpoints[0] for known in models())]
         st.selectbox(
             "Model", names, index=names.index(_MODEL), key="model", bind="query-params", accept_new_options=True,
@@ -147,7 +148,7 @@ def made() -> Plan:
             st.session_state[_CALIBRATIONS].get(st.session_state["calibration"]),
         )
     except InputError as error:
-        st.error(str(error), icon=":material/cancel:")
+        st.error(_verdict.refused(error), icon=":material/cancel:")
         st.stop()
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import streamlit as st
 
+from pages import _verdict
 from planner.catalog.own import Own, as_toml, can_save, checked, own_path, save
 from planner.errors import InputError
 
@@ -60,7 +61,7 @@ def _offer(text: str, path: Path, key: str) -> None:
     try:
         checked(text, path)
     except InputError as error:
-        st.error(str(error), icon=":material/cancel:")
+        st.error(_verdict.refused(error), icon=":material/cancel:")
         return
     writable = can_save(path)
     st.button(
@@ -73,7 +74,7 @@ def _save(text: str, path: Path, key: str) -> None:
     try:
         save(text, path)
     except InputError as error:
-        st.toast(str(error), icon=":material/cancel:")
+        st.toast(_verdict.refused(error), icon=":material/cancel:")
     else:
         st.session_state[key] = None if key == "own_price_gpu" else ""
         st.toast(f"Saved to {path}", icon=":material/check_circle:")

@@ -34,9 +34,9 @@ def said() -> None:
     if _OPENED in st.session_state:
         name, lost = st.session_state.pop(_OPENED)
         if lost:
-            st.warning(_verdict.escaped(f"“{name}” is open, but: {'; '.join(lost)}."), icon=":material/warning:")
+            st.warning(_verdict.literal(f"“{name}” is open, but: {'; '.join(lost)}."), icon=":material/warning:")
         else:
-            st.success(_verdict.escaped(f"“{name}” is open in the sidebar."), icon=":material/check_circle:")
+            st.success(_verdict.literal(f"“{name}” is open in the sidebar."), icon=":material/check_circle:")
 
 
 def open_button(name: str, made: Plan) -> None:

@@ -46,7 +46,7 @@ def kept(kind: str, *, deleted: bool = False) -> Mapping[str, Saved] | None:
             return None
         return {label_of(each): each for each in found.all(kind, deleted=deleted)}
     except (StoreError, InputError) as error:
-        st.error(_verdict.escaped(f"{error}"), icon=":material/cancel:")
+        st.error(_verdict.refused(error), icon=":material/cancel:")
         return None
 
 
@@ -101,10 +101,8 @@ def select(label: str, kind: str, found: Mapping[str, Saved]) -> Saved | None:
         before[f"{key}_missing"] = None
         return found[chosen]
     missing = before[f"{key}_missing"]
-    said = (
-        f"{key}: found {missing!r}, accepted: one {kind} of the list" if missing else f"Choose one {kind} of the list."
-    )
-    st.error(_verdict.escaped(said), icon=":material/cancel:")
+    gone = InputError(key, missing, f"one {kind} of the list")
+    st.error(_verdict.refused(gone) if missing else f"Choose one {kind} of the list.", icon=":material/cancel:")
     return None
 
 
@@ -113,11 +111,11 @@ def act(action: Callable[..., Any], *given: Any, where: str = _PROBLEM) -> None:
     try:
         action(*given)
     except (StoreError, InputError) as error:
-        st.session_state[where] = str(error)
+        st.session_state[where] = _verdict.refused(error)
 
 
 def say_problem(where: str = _PROBLEM) -> None:
     """What went wrong just now, once."""
     problem = st.session_state.pop(where, "")
     if problem:
-        st.error(_verdict.escaped(problem), icon=":material/cancel:")
+        st.error(problem, icon=":material/cancel:")

@@ -45,7 +45,7 @@ def choose() -> None:
             "Read from", choices, default=choices[0], key="read_from", bind="query-params", required=True
         )
     for problem in filter(None, (shared().file_problem, source().problem)):
-        st.warning(_verdict.escaped(problem), icon=":material/warning:")
+        st.warning(_verdict.literal(problem), icon=":material/warning:")
 
 
 def names() -> list[str]:
@@ -62,7 +62,7 @@ def target() -> str | None:
         try:
             shared().watch.watch(chosen)
         except InputError as error:
-            st.error(_verdict.escaped(str(error)), icon=":material/cancel:")
+            st.error(_verdict.refused(error), icon=":material/cancel:")
             st.stop()
         shared().watch.wait_for_page(chosen, FIRST_PAGE)
     found = shared().state(chosen, st.session_state.get("read_from"))

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import streamlit as st
 
 from monitor.times import SPANS, back, between
+from pages import _verdict
 from planner.errors import InputError
 
 _DAYS = "days"
@@ -26,5 +27,5 @@ def chosen() -> tuple[float, float]:
     try:
         return between(first, last)
     except InputError as error:
-        st.error(str(error), icon=":material/cancel:")
+        st.error(_verdict.refused(error), icon=":material/cancel:")
         st.stop()

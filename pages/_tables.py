@@ -1,7 +1,6 @@
 """Domain types -> tables beside the charts: one row a thing, every number with its unit."""
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +8,7 @@ import streamlit as st
 
 from monitor.report import as_json
 from monitor.snapshot import Snapshot
+from pages import _verdict
 from planner import units
 from planner.kv_layout import KvLayout
 from planner.latency import Range
@@ -20,12 +20,9 @@ MISSING = "–"
 
 
 def show(rows: Rows) -> None:
-    """Draws a short table in full, its texts wrapped; what Markdown would take for a formula or emphasis stays text."""
-    escaped = [{key: _MARKDOWN.sub(r"\\\g<0>", text) for key, text in row.items()} for row in rows]
-    st.table(escaped, hide_index=True, border="horizontal")
-
-
-_MARKDOWN = re.compile(r"[$*_`~]")
+    """Draws a short table in full, its texts wrapped; what Markdown would take for markup stays text."""
+    shown = [{key: _verdict.literal(text) for key, text in row.items()} for row in rows]
+    st.table(shown, hide_index=True, border="horizontal")
 
 
 def budget(found: MemoryBudget) -> Rows:

@@ -51,7 +51,7 @@ def show() -> None:
                 remove_target(path, before.name)
                 _done(f"{before.name} is removed from {path.name}.")
         except InputError as error:
-            st.error(_verdict.escaped(str(error)), icon=":material/cancel:")
+            st.error(_verdict.refused(error), icon=":material/cancel:")
 
 
 def _fields(before: Target, form: str) -> dict[str, str | bool]:

@@ -43,7 +43,7 @@ def _save(entered: dict[str, float | None]) -> None:
     try:
         put_thresholds(_source.shared().path, Thresholds(**values))
     except InputError as error:
-        st.error(_verdict.escaped(str(error)), icon=":material/cancel:")
+        st.error(_verdict.refused(error), icon=":material/cancel:")
         return
     _source.shared().reload()
     st.toast("Saved; the rules are held against them from now on.", icon=":material/check_circle:")

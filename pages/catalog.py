@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from pages import _catalog_tables, _inputs, _own_form, _tables
+from pages import _catalog_tables, _inputs, _own_form, _tables, _verdict
 from planner.catalog.browse import REFERENCE, device_rows, model_row, model_rows
 from planner.errors import InputError
 
@@ -11,7 +11,7 @@ own = _inputs.own()
 try:
     found = _inputs.found()
 except InputError as error:
-    st.error(str(error), icon=":material/cancel:")
+    st.error(_verdict.refused(error), icon=":material/cancel:")
 else:
     st.subheader("The model chosen")
     row = model_row(found.spec, found.spec.name, found.published_parameters)
@@ -37,14 +37,19 @@ if view == "Models":
     )  # fmt: skip
     for index in picked.selection.rows[:1]:
         name = models[index]["Model"]
-        st.button(f"Plan with {name}", icon=":material/memory:", on_click=_inputs.choose, args=("model", name))
+        st.button(
+            f"Plan with {_verdict.literal(name)}",
+            icon=":material/memory:",
+            on_click=_inputs.choose,
+            args=("model", name),
+        )
     st.subheader("A model of your own")
     file = st.file_uploader("Its config.json, kept until this server stops", type="json", max_upload_size=4)
     if file is not None:
         try:
             reference = _inputs.uploads().keep(file.name, file.getvalue())
         except InputError as error:
-            st.error(str(error), icon=":material/cancel:")
+            st.error(_verdict.refused(error), icon=":material/cancel:")
         else:
             st.success(f"Known as `{reference}` to everyone who uses this server.", icon=":material/check_circle:")
             st.button("Plan with it", icon=":material/memory:", on_click=_inputs.choose, args=("model", reference))
@@ -58,7 +63,9 @@ else:
     )  # fmt: skip
     for index in picked.selection.rows[:1]:
         name = devices[index]["Device"]
-        st.button(f"Plan with {name}", icon=":material/memory:", on_click=_inputs.choose, args=("gpu", name))
+        st.button(
+            f"Plan with {_verdict.literal(name)}", icon=":material/memory:", on_click=_inputs.choose, args=("gpu", name)
+        )
     _own_form.show(own)
     st.subheader("Quotes behind the prices")
     st.dataframe(

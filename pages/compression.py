@@ -16,7 +16,7 @@ keys = st.multiselect(
 try:
     outcome = compressed(plan, keys)
 except InputError as error:
-    st.error(str(error), icon=":material/cancel:")
+    st.error(_verdict.refused(error), icon=":material/cancel:")
     st.stop()
 _verdict.show_limit(plan)
 _verdict.show(outcome.verdict)

@@ -34,7 +34,7 @@ else:
     for statement in found.statements[:2]:
         with verdicts:
             _verdict.show(statement.verdict)
-    st.caption(_verdict.escaped(f"{moment(found.at)}: {found.setting}. {' '.join(found.notes)}"))
+    st.caption(_verdict.literal(f"{moment(found.at)}: {found.setting}. {' '.join(found.notes)}"))
     _tables.show(_experiment_tables.statements(found))
     st.markdown("Measured, the median of the rounds with its range, beside the plan")
     _tables.show(_experiment_tables.medians(found))
@@ -53,4 +53,4 @@ if file is not None:
             _verdict.show(compared.verdict)
             _tables.show(_compare_tables.deviations(compared.deviations))
     except InputError as error:
-        st.error(_verdict.escaped(str(error)), icon=":material/cancel:")
+        st.error(_verdict.refused(error), icon=":material/cancel:")

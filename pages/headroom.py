@@ -26,7 +26,7 @@ try:
 except InputError as error:
     with verdict.container():
         _verdict.show_limit(now.plan)
-        st.error(_verdict.escaped(str(error)), icon=":material/cancel:")
+        st.error(_verdict.refused(error), icon=":material/cancel:")
     st.stop()
 with verdict.container():
     _verdict.show_limit(now.plan)

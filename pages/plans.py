@@ -16,7 +16,10 @@ def show(chosen: Saved) -> None:
         today = from_json(chosen.body)
         changed = changes(chosen.body, today)
     except InputError as error:
-        st.warning(f"It cannot be planned again, so only what it said is shown. {error}", icon=":material/warning:")
+        st.warning(
+            f"It cannot be planned again, so only what it said is shown. {_verdict.refused(error)}",
+            icon=":material/warning:",
+        )
     with st.container(horizontal=True, vertical_alignment="center"):
         if today is not None:
             _plan_actions.open_button(chosen.name, today)

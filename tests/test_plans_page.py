@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from pages import _plan_shelf, _source
+from pages import _plan_shelf, _source, _verdict
 from planner.catalog.models import model_named
 from planner.deployment import Deployment
 from planner.families import model_spec
@@ -115,7 +115,7 @@ def test_figures_of_another_planner_stand_beside_todays(opened: Open, shelf: She
     page = opened()
     assert "works some figures out otherwise" in boxes(page)
     table = {row["Figure"]: (row["As it was"], row["Today"]) for row in rows(page.table[0])}
-    assert table["block\\_size"] == ("8", "16")
+    assert table["block_size"] == ("8", "16")
     assert table["KV cache a token"] == ("32 KiB", "the same")  # of one rank of two, in FP8
 
 
@@ -237,3 +237,25 @@ def test_an_address_of_a_plan_that_is_gone_shows_no_other(shelf: Shelf) -> None:
     page.selectbox(key="saved").select("Chat (#1)").run()
     assert "Gone" not in boxes(page)
     assert "delete" in {button.key for button in page.button}
+
+
+def test_a_name_with_markup_is_shown_as_it_was_typed(opened: Open, shelf: Shelf) -> None:
+    shelf.put("plan", "**b** :red[x] [l](http://x) $1", to_json(CHAT))
+    page = pressed(opened(), "open")
+    shown = r"\*\*b\*\* :~red\[x\] \[l\](http:~//x) \$1".replace("~", "\N{WORD JOINER}")
+    assert f"“{shown}” is open in the sidebar." in [box.value for box in page.success]
+    pressed(page, "delete")
+    assert f":material/delete: “{shown}” is deleted." in [text.value for text in page.markdown]
+
+
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [
+        ("tpot_s is 5 % of 20 ms, 12:30", "tpot_s is 5 % of 20 ms, 12:30"),
+        ("_a_ `b` ~c~ <i> &amp;", r"\_a\_ \`b\` \~c\~ \<i> \&amp;"),
+        (":smile: :material/delete: a@b.eu www.x.eu", ":~smile: :~material/delete: a@~b.eu www~.x.eu"),
+        ("- a\n# b\n> c\n1. d\n-5", "\\- a\n\\# b\n\\> c\n1~. d\n-5"),
+    ],
+)
+def test_literal(typed: str, shown: str) -> None:
+    assert _verdict.literal(typed) == shown.replace("~", "\N{WORD JOINER}").replace("\\\N{WORD JOINER}", r"\~")
