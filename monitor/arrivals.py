@@ -19,6 +19,7 @@ from planner.forecast import LEAST, Forecast, forecast
 from planner.units import count, duration, rate
 from planner.workload import Workload
 
+_TOO_FEW = f"No trend: too few hours with a count of requests are recorded, {{}} of {LEAST}."
 _EARLY = 0.95  # pages of an hour are not to the second an hour apart
 
 
@@ -116,14 +117,19 @@ class Trend:
         return f"The trend gets there in {middle} ({soonest} to {latest}): {a_day} more, over {self.points}."
 
 
-def trend(hours: Series) -> Trend:
+def trend(hours: Series, history: Sequence[Snapshot] = ()) -> Trend:
     """The line through the busiest hour of each day; through all hours where fewer days are recorded.
 
     A day's own rise and fall is no growth, so a line through hours is told as what it is.
+
+    history  what the hours were read from, which may be less than one of them
     """
     points = _points(hours)
     if not points:
-        return Trend(line=None, points="", why_not="No trend: nothing is recorded of this server.")
+        if not history:
+            return Trend(line=None, points="", why_not="No trend: nothing is recorded of this server.")
+        recorded = duration(history[-1].at - history[0].at)
+        return Trend(line=None, points="", why_not=f"{_TOO_FEW.format(0)} What is recorded spans {recorded}.")
     last = points[-1][0]
     days: dict[int, tuple[float, float]] = {}
     for at, value in points:
@@ -136,8 +142,9 @@ def trend(hours: Series) -> Trend:
     line = forecast([at for at, _ in points], [value for _, value in points])
     said = f"{count(len(points), 'hours' if len(points) > 1 else 'hour')}"
     if line is None:
-        return Trend(line=None, points=said, why_not=f"No trend: {said} recorded, and it takes at least {LEAST}.")
-    return Trend(line=line, points=f"{said}, in which a day's own rise and fall looks like a trend")
+        return Trend(line=None, points=said, why_not=_TOO_FEW.format(len(points)))
+    few = f"too few days, {len(days)} of {LEAST + 1}, are recorded to leave it out"
+    return Trend(line=line, points=f"{said}, in which a day's own rise and fall looks like a trend: {few}")
 
 
 def _points(line: Series) -> list[tuple[float, float]]:

@@ -56,4 +56,5 @@ def now(plan: Plan) -> Now:
 def _trend(target: str, read_from: str, _known: Source) -> Trend:
     """A month is read once a minute for all sessions."""
     start, end = back("1 month", time.time())
-    return trend(arrivals(_known.snapshots(target, start, end, HOURS)))
+    history = _known.snapshots(target, start, end, HOURS)
+    return trend(arrivals(history), history)

@@ -97,11 +97,22 @@ def test_a_day_s_rise_and_fall_is_no_trend() -> None:
 
 def test_few_hours_are_told_as_what_they_are() -> None:
     one_day = trend(Series("requests/s", tuple(HOUR * hour for hour in range(12)), tuple(float(h) for h in range(12))))
-    assert "12 hours, in which a day's own rise and fall looks like a trend" in one_day.finding(23)
+    assert one_day.finding(23).endswith(
+        "over 12 hours, in which a day's own rise and fall looks like a trend: "
+        "too few days, 1 of 9, are recorded to leave it out."
+    )
     assert one_day.finding(23).startswith("The trend gets there in 12 h")
     few = trend(Series("requests/s", (0.0, HOUR), (1.0, 2.0)))
-    assert few.finding(9) == "No trend: 2 hours recorded, and it takes at least 8."
+    assert few.finding(9) == "No trend: too few hours with a count of requests are recorded, 2 of 8."
     assert trend(Series("requests/s", (), ())).finding(9) == "No trend: nothing is recorded of this server."
+
+
+def test_minutes_of_history_are_not_nothing() -> None:
+    pages = history([2.0, 2.0], 60)
+    said = trend(arrivals(pages), pages).finding(9)
+    assert said == (
+        "No trend: too few hours with a count of requests are recorded, 0 of 8. What is recorded spans 2 min."
+    )
 
 
 def test_lengths_are_spread_over_their_buckets() -> None:
