@@ -20,13 +20,15 @@ def show(plan: Plan, seen: Evidence, now: Snapshot, top: DeltaGenerator) -> None
     """Fits and shows it, its verdict at the top of the page; where it cannot, what is missing."""
     fitted = _fitted(plan, seen, now)
     with top.container():
+        _warn(plan, now)
         _verdict.show_limit(plan)
         _verdict.show(fitted if isinstance(fitted, Verdict) else verdict_on(*fitted))
     if isinstance(fitted, Verdict):
         st.caption(_verdict.escaped(f"None yet. {seen.finding}"))
         return
     found, later = fitted
-    st.caption(f"{seen.finding} Fitted on the first two thirds, proved on the last. {_note(plan, now)}")
+    of = _verdict.literal(f"It is of {plan.model.name} on {plan.deployment.gpu.name}, as the sidebar has it.")
+    st.caption(f"{seen.finding} Fitted on the first two thirds, proved on the last. {of}")
     _tables.show(_loop_tables.terms(found))
     st.subheader("Its error on later windows")
     if later:
@@ -48,14 +50,18 @@ def _fitted(plan: Plan, seen: Evidence, now: Snapshot) -> tuple[Calibration, lis
     return Verdict(level=Level.UNKNOWN, word="No calibration", reason=missing, action=action, context=plan.inputs)
 
 
-def _note(plan: Plan, now: Snapshot) -> str:
-    """Which model and device it will be of, where the server names another."""
-    served = ", ".join(sorted({engine.model_name for engine in now.engines if engine.model_name}))
-    device = f"on {plan.deployment.gpu.name}, as the sidebar has it"
-    same = served == plan.model.name
-    return f"It is of {plan.model.name} {device}." if same else (
-        f"It is of {plan.model.name} {device}; the server calls its model {served or 'nothing'}."
-    )  # fmt: skip
+def _warn(plan: Plan, now: Snapshot) -> None:
+    """The constants would be taught by another model, or another KV cache, than the plan's: said before the verdict."""
+    planned, found = plan.deployment.kv_cache_dtype, []
+    served = sorted({engine.model_name for engine in now.engines if engine.model_name} - {plan.model.name})
+    dtypes = sorted({engine.kv_cache_dtype for engine in now.engines if engine.kv_cache_dtype} - {planned})
+    if served:
+        found.append(f"The plan's model is {plan.model.name}, the server calls its model {', '.join(served)}.")
+    if dtypes:
+        found.append(f"The plan's KV dtype is {planned}, the server runs {', '.join(dtypes)}.")
+    if found:
+        found.append("The calibration would be kept under the plan's: choose the server's in the sidebar.")
+        st.warning(_verdict.literal(" ".join(found)), icon=":material/warning:")
 
 
 def _save(found: Calibration) -> None:

@@ -107,6 +107,20 @@ def test_what_it_teaches_is_proved_and_kept(opened: Open, store: str) -> None:
     assert "name: found" in boxes(found)
 
 
+def test_another_model_or_kv_dtype_is_warned_of_before_the_verdict(opened: Open) -> None:
+    """The server runs demo/tiny-llama with auto; as planned, nothing is warned of."""
+    assert not opened("calibrate", **INPUTS).warning
+    found = opened("calibrate", **{**INPUTS, "model": "meta-llama/Meta-Llama-3-8B"}, kv_cache_dtype="fp8")
+    said = (
+        "The plan's model is meta-llama/Meta-Llama-3-8B, the server calls its model demo/tiny-llama. "
+        "The plan's KV dtype is fp8, the server runs auto."
+    )
+    assert found.warning[0].value.startswith(said)
+    drawn = [each.proto.body for each in found.main if hasattr(getattr(each, "proto", None), "body")]
+    verdict = next(number for number, text in enumerate(drawn) if text.startswith("**"))
+    assert next(number for number, text in enumerate(drawn) if text.startswith(said)) < verdict
+
+
 def test_too_little_traffic_says_how_much_is_missing(opened: Open, sources: Sources) -> None:
     few = TargetState(target=Target(name="few", url="http://few"), history=PAGES[:6], age=1.0, error=None, failures=0)
     sources.watch.states["few"] = few  # type: ignore[attr-defined]
