@@ -53,12 +53,13 @@ def _fitted(plan: Plan, seen: Evidence, now: Snapshot) -> tuple[Calibration, lis
 def _warn(plan: Plan, now: Snapshot) -> None:
     """The constants would be taught by another model, or another KV cache, than the plan's: said before the verdict."""
     planned, found = plan.deployment.kv_cache_dtype, []
-    served = sorted({engine.model_name for engine in now.engines if engine.model_name} - {plan.model.name})
-    dtypes = sorted({engine.kv_cache_dtype for engine in now.engines if engine.kv_cache_dtype} - {planned})
+    names, dtypes = ({getattr(each, key) for each in now.engines} for key in ("model_name", "kv_cache_dtype"))
+    served = sorted(each for each in names if each not in (None, "", plan.model.name))
+    running = sorted(each for each in dtypes if each not in (None, "", planned))
     if served:
         found.append(f"The plan's model is {plan.model.name}, the server calls its model {', '.join(served)}.")
-    if dtypes:
-        found.append(f"The plan's KV dtype is {planned}, the server runs {', '.join(dtypes)}.")
+    if running:
+        found.append(f"The plan's KV dtype is {planned}, the server runs {', '.join(running)}.")
     if found:
         found.append("The calibration would be kept under the plan's: choose the server's in the sidebar.")
         st.warning(_verdict.literal(" ".join(found)), icon=":material/warning:")
