@@ -31,9 +31,9 @@ def escaped(text: str) -> str:
 
 
 def literal(text: str) -> str:
-    """Text that people or servers wrote, shown as it is: no markup, link, formula, icon or list.
+    """Text that people or servers wrote, shown as it is: no markup, formula, icon or list. Addresses may be links.
 
-    Addresses and icons are looked for after the backslashes are gone, so a mark without width parts them.
+    Icons are looked for after the backslashes are gone, so a mark without width parts them.
 
     >>> print(literal("**b** $1 tpot_s"))
     \\*\\*b\\*\\* \\$1 tpot_s
@@ -41,8 +41,10 @@ def literal(text: str) -> str:
     return _LOOKED_FOR.sub(f"\\g<0>{_NO_WIDTH}", _MARKUP.sub(r"\\\g<0>", text))
 
 
-_MARKUP = re.compile(r"[\\`*~$\[\]<]|(?<![^\W_])_|_(?![^\W_])|&(?=#?\w+;)|^(?=>|[#+=-]+(?:\s|$))", re.MULTILINE)
-_LOOKED_FOR = re.compile(r":(?=/|[A-Za-z]|[\w+-]+:)|@(?=\w)|\bwww(?=\.)|^\d+(?=[.)]\s)", re.IGNORECASE | re.MULTILINE)
+_MARKUP = re.compile(
+    r"[\\`*~$\[\]<]|(?<![^\W_])_|_(?![^\W_])|&(?=#?\w+;)|:(?=[A-Za-z])|^(?=>|[#+=-]+(?:\s|$))", re.MULTILINE
+)
+_LOOKED_FOR = re.compile(r":(?=[\w+-]*[a-z][\w+/-]*:)|^\d+(?=[.)]\s)", re.MULTILINE)
 _NO_WIDTH = "\N{WORD JOINER}"
 
 
