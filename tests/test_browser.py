@@ -174,8 +174,6 @@ def test_a_real_engine_is_watched_and_compared(
         held.wait_for_timeout(40_000 if IS_FOR_DOCS else 1_000)  # some scrapes, for the lines of the pictures
         held.screenshot(path=shots / "compare.png")
         page.screenshot(path=shots / "live.png")
-        fleet.screenshot(path=shots / "fleet.png")
-        past.screenshot(path=shots / "history.png")
     for each in (held, page, fleet, past):
         each.context.close()
     wrong = visit("compare", **{**TINY, "kv_cache_dtype": "fp8"}, endpoint=engine)
@@ -183,5 +181,3 @@ def test_a_real_engine_is_watched_and_compared(
     both = visit("", **TINY, endpoint=engine, height=800)
     verdict(both, "Fits.")
     both.get_by_text("Live: what it does now").wait_for()
-    both.wait_for_timeout(3000)
-    both.screenshot(path=shots / "overview.png")
