@@ -137,6 +137,7 @@ def experiment(
     host = _host(setup.python)
     setup = _on_cpu(setup) if host.is_cpu else setup
     plans = {dtype: _plan(setup, host, dtype, prompt_tokens=16) for dtype in setup.kv_cache_dtypes}
+    _check_refusals(plans)
     _check_memory(setup, host, plans)
     _check_pool(setup, plans)
     began, runs = time.time(), list[Run]()
@@ -267,6 +268,13 @@ def _planned(made: Plan | None) -> Planned:
     )
 
 
+def _check_refusals(plans: Mapping[str, Plan | None]) -> None:
+    """vLLM says so itself, half a minute later."""
+    for dtype, made in plans.items():
+        if made is not None and made.refusal:
+            raise InputError(f"KV dtype {dtype}", "a setting that vLLM refuses", f"what it takes: {made.refusal}")
+
+
 def _check_memory(setup: Setup, host: _Host, plans: Mapping[str, Plan | None]) -> None:
     """vLLM checks a GPU's memory itself, minutes later; what exceeds a CPU's takes the machine down."""
     budgets = [made.budget for made in plans.values() if made is not None and made.budget is not None]
@@ -285,8 +293,6 @@ def _check_pool(setup: Setup, plans: Mapping[str, Plan | None]) -> None:
     """
     given = setup.kv_cache_memory_bytes
     for dtype, made in plans.items():
-        if made is not None and made.refusal:
-            raise InputError(f"KV dtype {dtype}", "a setting that vLLM refuses", f"what it takes: {made.refusal}")
         layout, capacity = (made.layout, made.capacity) if made is not None else (None, None)
         if given is None or layout is None or capacity is None or capacity[0].max_concurrency >= 1:
             continue

